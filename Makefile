@@ -1,0 +1,31 @@
+# `make demo` and `make test` set everything up by themselves, given Python 3.11 or newer. Offline once installed.
+# Smaller CPU build of torch: make PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" demo
+PYTHON ?= python3
+PIP_FLAGS ?=
+BIN := .venv/bin
+
+.PHONY: demo test lab hooks readme clean
+
+demo: .venv/installed
+	$(BIN)/python scripts/demo.py
+
+test: .venv/installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+
+lab: .venv/installed
+	$(BIN)/jupyter lab nbs
+
+hooks: .venv/installed
+	git config core.hooksPath .githooks
+
+readme: .venv/installed
+	$(BIN)/python scripts/readme.py
+
+.venv/installed: settings.ini setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; give it by PYTHON=..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info

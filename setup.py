@@ -1,0 +1,22 @@
+"Everything is read from settings.ini, which nbdev reads too."
+from configparser import ConfigParser
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+root = Path(__file__).parent
+config = ConfigParser(delimiters="=")
+config.read(root/"settings.ini", encoding="utf-8")
+settings = config["DEFAULT"]
+
+setup(
+    name=settings["lib_name"], version=settings["version"], description=settings["description"], keywords=settings["keywords"],
+    author=settings["author"], license="Apache-2.0", url=settings["git_url"],
+    long_description=(root/"README.md").read_text(encoding="utf-8"), long_description_content_type="text/markdown",
+    packages=find_packages(include=["vit_plasticity*"]), package_data={"vit_plasticity": ["assets/*"]}, zip_safe=False,
+    python_requires=f">={settings['min_python']}",
+    install_requires=settings["requirements"].split(), extras_require={"dev": settings["dev_requirements"].split()},
+    classifiers=["Development Status :: 3 - Alpha", "Intended Audience :: Science/Research", "Programming Language :: Python :: 3",
+                 "Topic :: Scientific/Engineering :: Artificial Intelligence"],
+    entry_points={"nbdev": [f"{settings['lib_name']}={settings['lib_name']}._modidx:d"]},
+)

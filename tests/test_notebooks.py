@@ -1,0 +1,19 @@
+"Every notebook runs: one test each. The two that rebuild shipped files from upstream data run by hand (they say how)."
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BY_HAND = {"pretrain_mini", "build_mini"} # need Fashion-MNIST, which is not shipped whole
+NOTEBOOKS = [path for path in sorted((ROOT/"nbs").rglob("*.ipynb")) if path.stem not in BY_HAND and ".ipynb_checkpoints" not in path.parts]
+
+
+def test_there_are_notebooks():
+    assert {"00_core", "06_finetune", "finetune", "plasticity", "index"} <= {path.stem for path in NOTEBOOKS}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook(path):
+    done = subprocess.run(["nbdev_test", "--path", path, "--n_workers", "0"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "Success." in done.stdout + done.stderr, done.stdout + done.stderr

@@ -1,0 +1,119 @@
+"What holds the project together: notebooks and modules agree, imports point one way, the package stands alone."
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = sorted(path.stem for path in (ROOT/"vit_plasticity").glob("[!_]*.py"))
+LIBRARY = sorted((ROOT/"nbs/api").glob("*.ipynb"))
+EXPERIMENTS = [path for path in sorted((ROOT/"nbs").glob("*.ipynb")) if path.stem != "index"]
+SETTINGS = ConfigParser(delimiters="=")
+SETTINGS.read(ROOT/"settings.ini")
+REQUIREMENTS = SETTINGS["DEFAULT"]["requirements"].split()
+DEVELOPMENT = SETTINGS["DEFAULT"]["dev_requirements"].split()
+
+
+def code_cells(path):
+    return [("".join(cell["source"]), cell) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    "A copy of the project in which nbdev has exported and cleaned everything."
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md"): shutil.copy(ROOT/name, folder)
+    for name in ("nbs", "vit_plasticity"): shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+    for module in MODULES: (folder/"vit_plasticity"/f"{module}.py").unlink()
+    for command in ("nbdev_export", "nbdev_clean"): subprocess.run([command], cwd=folder, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_imports_alone(module):
+    "In a fresh process in which no development requirement can be imported."
+    blocked = {re.split("[=<>]", name)[0].replace("-", "_") for name in DEVELOPMENT} | {"IPython"}
+    code = (f"import sys\nfor name in {sorted(blocked)!r}: sys.modules[name] = None\n"
+            f"import vit_plasticity.{module}")
+    subprocess.run([sys.executable, "-c", code], check=True, cwd="/")
+
+
+def test_import_is_light():
+    code = "import sys, vit_plasticity; assert not {'torch', 'timm', 'pandas', 'numpy', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd="/")
+
+
+def test_modules_equal_notebooks(copy):
+    assert [path.name for path in sorted((copy/"vit_plasticity").glob("*.py"))] == [path.name for path in sorted((ROOT/"vit_plasticity").glob("*.py"))]
+    for path in sorted((copy/"vit_plasticity").glob("*.py")):
+        assert path.read_text() == (ROOT/"vit_plasticity"/path.name).read_text(), f"{path.name} is not what its notebook exports: run nbdev_export"
+
+
+def test_notebooks_are_clean(copy):
+    for path in (*LIBRARY, *EXPERIMENTS, ROOT/"nbs/index.ipynb"):
+        assert path.read_text() == (copy/path.relative_to(ROOT)).read_text(), f"{path.name} is not clean: run nbdev_clean"
+
+
+def test_imports_point_one_way():
+    numbers = {path.stem[3:]: int(path.stem[:2]) for path in LIBRARY}
+    assert sorted(numbers) == MODULES
+    for module, number in numbers.items():
+        for node in ast.walk(ast.parse((ROOT/"vit_plasticity"/f"{module}.py").read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("vit_plasticity."):
+                assert numbers[node.module.split(".")[1]] < number, f"{module} imports {node.module}"
+
+
+def test_exported_names_are_defined():
+    done = subprocess.run(["ruff", "check", "--select", "F", "--output-format", "concise", "vit_plasticity", "tests", "scripts"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+def test_library_notebook(path):
+    for source, cell in code_cells(path):
+        assert not cell["outputs"], "library notebooks are kept without outputs"
+        assert not (source.startswith("#| export") and source.count("\n") > 45), "an exported cell is too long"
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_experiment_notebook(path):
+    cells = code_cells(path)
+    tagged = [i for i, (_, cell) in enumerate(cells) if "parameters" in cell["metadata"].get("tags", [])]
+    assert tagged == [0], "exactly the first code cell is tagged `parameters`"
+    assert cells[1][0].endswith("check_parameters(In)")
+    for source, _ in cells[1:]:
+        assert not re.search(r"^\s*(def|class|for|while|if) ", source, re.M), "an experiment notebook calls the library"
+    for source, _ in cells[:1]:
+        assert all(isinstance(node, ast.AnnAssign) for node in ast.parse(source).body)
+
+
+def test_environment_agrees_with_settings():
+    text = (ROOT/"environment.yml").read_text()
+    assert [line.strip().removeprefix("- ") for line in text.split("- pip:\n")[1].splitlines()] == [*REQUIREMENTS, *DEVELOPMENT, "-e ."]
+    assert f"python>={SETTINGS['DEFAULT']['min_python']}" in text
+
+
+def test_everything_is_pinned():
+    assert all("==" in requirement for requirement in REQUIREMENTS + DEVELOPMENT)
+
+
+def test_readme_equals_index():
+    subprocess.run([sys.executable, "scripts/readme.py", "--check"], cwd=ROOT, check=True)
+
+
+def test_readme_links_exist():
+    text = (ROOT/"README.md").read_text()
+    for target in re.findall(r"\]\((?!https?:|#)([^)]+)\)", text): assert (ROOT/target).exists(), target
+    assert "make demo" in text and "make test" in text and (ROOT/".ci/run").read_text().rstrip().endswith("make test")
+
+
+def test_data_readme_names_every_file():
+    text = (ROOT/"data/README.md").read_text()
+    for name, entry in json.loads((ROOT/"vit_plasticity/assets/manifest.json").read_text()).items():
+        for fact in (name, entry["file"], entry["licence"], entry["sha256"]): assert fact in text, f"{name}: {fact}"
