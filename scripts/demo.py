@@ -17,7 +17,7 @@ component = sys.argv[1] if len(sys.argv) > 1 else "fc1"
 run = run_finetuning(component)
 predictions, summary = run.table("predictions"), run.table("summary").iloc[0]
 accuracies = compare_predictions({component: predictions, "linear probe": run_linear_probe().table("predictions"),
-                                  "majority": predictions.assign(prediction=summary.majority_class)}, reference=component)
+                                  "majority": predictions.assign(prediction=int(summary.majority_class))}, reference=component)
 rates = run_plasticity().table("rates")
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
@@ -27,8 +27,8 @@ path = save_figure(figure, get_out_dir()/"demo.png")
 
 print(f"\nPlasticity of the five components (embedding protocol, {rates.pair.nunique()} pairs, seed 0, 95 % intervals over pairs)\n")
 print(rank_components(rates).round(3).to_string(index=False, na_rep=""))
-print(f"\nTest accuracy on mini/digits after finetuning {component}: {summary.component_parameters:,} parameters of the component, "
-      f"{summary.final_norm_parameters} of the final norm, {summary.head_parameters} of the head\n(seed 0, {summary.n_test:,} images; `lead` of {component} over the other; "
+print(f"\nTest accuracy on mini/digits after finetuning {component}: {int(summary.component_parameters):,} parameters of the component, "
+      f"{int(summary.final_norm_parameters)} of the final norm, {int(summary.head_parameters)} of the head\n(seed 0, {len(predictions):,} images; `lead` of {component} over the other; "
       "95 % intervals over images)\n")
 print(accuracies.round(4).to_string(index=False, na_rep=""))
 print(f"\nFigure: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")

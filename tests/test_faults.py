@@ -4,7 +4,7 @@ import shutil
 import pytest
 import torch
 
-from vit_plasticity import data, models
+from vit_plasticity import core, data, models
 from vit_plasticity.core import ASSETS, get_device
 from vit_plasticity.data import load_dataset
 from vit_plasticity.models import load_model
@@ -13,7 +13,7 @@ from vit_plasticity.models import load_model
 @pytest.fixture
 def assets(tmp_path, monkeypatch):
     shutil.copytree(ASSETS, tmp_path/"assets")
-    for module in (data, models): monkeypatch.setattr(module, "ASSETS", tmp_path/"assets")
+    for module in (core, data, models): monkeypatch.setattr(module, "ASSETS", tmp_path/"assets")
     return tmp_path/"assets"
 
 
@@ -35,7 +35,7 @@ def test_data_file(assets, change, message):
 def test_weight_file(assets, change, message):
     change(assets/"vit_mini.safetensors")
     with pytest.raises(ValueError, match=message) as caught: load_model("vit_mini")
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and core.manifest("weights")["vit_mini"]["sha256"] in str(caught.value)
 
 
 def test_fashion_mnist_elsewhere(tmp_path, monkeypatch):

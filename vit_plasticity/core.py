@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['COMPONENTS', 'CONFIGURATIONS', 'ASSETS', 'check_choice', 'parse_components', 'check_number', 'check_parameters',
-           'seeded', 'get_device', 'checksum', 'clone_root', 'get_data_dir', 'get_out_dir']
+           'seeded', 'get_device', 'checksum', 'manifest', 'clone_root', 'get_data_dir', 'get_out_dir']
 
-# %% ../nbs/api/00_core.ipynb #c03532ea0
-import ast, difflib, hashlib, importlib.util, math, numbers, os
+# %% ../nbs/api/00_core.ipynb #c0309b2a8
+import ast, difflib, hashlib, importlib.util, json, math, numbers, os
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,36 +19,39 @@ import torch
 COMPONENTS = ("mha", "fc1", "fc2", "ln2", "ln1") # the paper's order of decreasing plasticity
 CONFIGURATIONS = (*COMPONENTS, "emb", "all", "head") # what can be trained: `emb` and the components can be summed
 
-# %% ../nbs/api/00_core.ipynb #c074400d7
+# %% ../nbs/api/00_core.ipynb #c072eea46
+def _hint(value, choices) -> str: # names the choice that is nearest to `value`, if one is near
+    near = difflib.get_close_matches(str(value), choices, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+# %% ../nbs/api/00_core.ipynb #c08b77371
 def check_choice(
     name: str, # the argument's name, for the message
     value, # what was given
     choices, # the allowed values, an iterable of str
+    allowed: str | None = None, # how the message describes them; default: all of them
 ) -> str: # `value`, unchanged
     "Return `value` if it is one of `choices`; otherwise raise a `ValueError` that names the nearest choice."
     choices = list(choices)
     if isinstance(value, str) and value in choices: return value
-    near = difflib.get_close_matches(str(value), choices, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"`{name}` must be one of {', '.join(choices)}; got {value!r}{hint}")
+    raise ValueError(f"`{name}` must be {allowed or 'one of ' + ', '.join(choices)}; got {value!r}{_hint(value, choices)}")
 
-# %% ../nbs/api/00_core.ipynb #c08dc03b5
+# %% ../nbs/api/00_core.ipynb #c095169fa
 def parse_components(
     component: str, # a key, or several of mha, fc1, fc2, ln2, ln1, emb joined by "+"
 ) -> tuple[str, ...]: # the keys, in the paper's order
     "Split `component` into its keys. `all` (everything) and `head` (the classifier alone) can't be summed."
     keys = component.split("+") if isinstance(component, str) else [component]
     allowed = CONFIGURATIONS if len(keys) == 1 else CONFIGURATIONS[:-2]
-    if any(key not in allowed for key in keys):
-        near = [difflib.get_close_matches(str(key), allowed, n=1) for key in keys if key not in allowed]
-        hint = f"; did you mean {near[0][0]!r}?" if near[0] else ""
-        raise ValueError("`component` must be one of mha, fc1, fc2, ln2, ln1, emb, all, head, or several of the first six "
-                         f"joined by '+'; got {component!r}{hint}")
+    for key in keys:
+        if key not in allowed:
+            raise ValueError("`component` must be one of mha, fc1, fc2, ln2, ln1, emb, all, head, or several of the first six "
+                             f"joined by '+'; got {component!r}{_hint(key, allowed)}")
     if len(set(keys)) < len(keys):
         raise ValueError(f"`component` must name each component once; got {component!r}")
     return tuple(key for key in CONFIGURATIONS if key in keys)
 
-# %% ../nbs/api/00_core.ipynb #c125805ca
+# %% ../nbs/api/00_core.ipynb #c135805ca
 def check_number(
     name: str, # the argument's name, for the message
     value, # what was given
@@ -65,18 +68,19 @@ def check_number(
     limits = [f"{word} {limit}" for word, limit in (("above", above), ("at least", minimum), ("at most", maximum)) if limit is not None]
     raise ValueError(f"`{name}` must be a {'whole' if integer else 'finite'} number {' and '.join(limits)}".rstrip() + f"; got {value!r}")
 
-# %% ../nbs/api/00_core.ipynb #c15430df6
+# %% ../nbs/api/00_core.ipynb #c16430df6
 def _allowed(annotation: ast.expr) -> set: # names of the types in an annotation such as `float | None`
     return {str(getattr(node, "id", getattr(node, "value", None))) for node in ast.walk(annotation) if isinstance(node, (ast.Name, ast.Constant))}
 
-# %% ../nbs/api/00_core.ipynb #c16559dc7
+# %% ../nbs/api/00_core.ipynb #c17d5b5fd
 def check_parameters(
     cells: list, # IPython's `In`: the source of the cells run so far, the calling cell last
 ):
     "Raise a `ValueError` if papermill injected a parameter that the parameters cell does not declare, or of another type."
     before = [cell for cell in cells[:-1] if cell.strip()]
+    if not before: return # a runner that keeps no history, such as nbdev_test, injects nothing
     injected = before.pop() if before and before[-1].startswith("# Parameters\n") else ""
-    declared = {node.target.id: _allowed(node.annotation) for node in ast.parse(before[-1] if before else "").body if isinstance(node, ast.AnnAssign)}
+    declared = {node.target.id: _allowed(node.annotation) for node in ast.parse(before[-1]).body if isinstance(node, ast.AnnAssign)}
     if not declared:
         raise ValueError("`check_parameters` must follow the cell that declares the parameters, e.g. `lr: float = 0.1`; found none there")
     for node in ast.parse(injected).body:
@@ -86,7 +90,7 @@ def check_parameters(
         if given not in declared[name] and not (given == "int" and "float" in declared[name]):
             raise ValueError(f"`{name}` must be {' or '.join(sorted(declared[name]))}; got {value!r} ({given})")
 
-# %% ../nbs/api/00_core.ipynb #c1941f4e7
+# %% ../nbs/api/00_core.ipynb #c2041f4e7
 @contextmanager
 def seeded(
     seed: int, # at least 0
@@ -97,7 +101,7 @@ def seeded(
         torch.manual_seed(seed)
         yield
 
-# %% ../nbs/api/00_core.ipynb #c21c7bd70
+# %% ../nbs/api/00_core.ipynb #c22c7bd70
 def get_device(
     device: str = "auto", # auto (CUDA where there is one, else the CPU), cpu, cuda or cuda:<index>
 ) -> torch.device:
@@ -110,7 +114,7 @@ def get_device(
         raise ValueError(f"`device` must be one that this machine has (cpu, and {count} CUDA devices); got {device!r}; use device='auto'")
     return torch.device(device)
 
-# %% ../nbs/api/00_core.ipynb #c24c26fdc
+# %% ../nbs/api/00_core.ipynb #c25c26fdc
 def checksum(
     arrays: dict, # name -> numpy array or torch tensor
 ) -> str: # SHA-256, hexadecimal
@@ -126,15 +130,22 @@ def checksum(
         digest.update(array.data if array.size else b"")
     return digest.hexdigest()
 
-# %% ../nbs/api/00_core.ipynb #c2774c7f6
+# %% ../nbs/api/00_core.ipynb #c284a888c
 ASSETS = Path(importlib.util.find_spec("vit_plasticity").origin).resolve().parent/"assets" # shipped weights and arrays
 
+def manifest(
+    kind: str, # data or weights
+) -> dict: # name -> file, sha256 (see `checksum`), licence, origin, ...
+    "What is known of the shipped files."
+    return json.loads((ASSETS/"manifest.json").read_text(encoding="utf-8"))[kind]
+
+# %% ../nbs/api/00_core.ipynb #c294e2f14
 def clone_root() -> Path | None: # the clone's folder, or None where the package was installed from a wheel
     "The root of the clone that this package is used from."
     root = ASSETS.parent.parent
     return root if (root/"settings.ini").is_file() and (root/"nbs").is_dir() else None
 
-# %% ../nbs/api/00_core.ipynb #c28a1e647
+# %% ../nbs/api/00_core.ipynb #c30a1e647
 def get_data_dir(
     data_dir: str | Path | None = None, # default: the clone's `data/`, or the user's cache
 ) -> Path:
@@ -142,7 +153,7 @@ def get_data_dir(
     if data_dir is not None: return Path(data_dir).expanduser()
     return clone_root() / "data" if clone_root() else Path(platformdirs.user_cache_dir("vit_plasticity"))
 
-# %% ../nbs/api/00_core.ipynb #c295bf45a
+# %% ../nbs/api/00_core.ipynb #c315bf45a
 def get_out_dir(
     out_dir: str | Path | None = None, # default: the clone's `outputs/`, or `outputs/` in the working directory
 ) -> Path:

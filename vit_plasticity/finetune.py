@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['OPTIMIZERS', 'PROTOCOLS', 'lr_factor', 'make_optimizer', 'predict', 'NonFiniteLoss', 'Finetuned', 'check_training',
-           'finetune', 'mean_features', 'linear_probe', 'run_finetuning', 'run_linear_probe']
+           'finetune', 'mean_features', 'linear_probe', 'run_finetuning', 'run_linear_probe', 'run_grid']
 
-# %% ../nbs/api/06_finetune.ipynb #c03f8ae54
-import math, time
+# %% ../nbs/api/06_finetune.ipynb #c038daaa0
+import itertools, math, time
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -66,9 +68,9 @@ def predict(
     model.train(training)
     return torch.cat(logits)
 
-# %% ../nbs/api/06_finetune.ipynb #c12525665
+# %% ../nbs/api/06_finetune.ipynb #c123690f9
 class NonFiniteLoss(ArithmeticError):
-    "The loss became infinite or nan. `tables` holds the rows so far."
+    "The loss or its gradient became infinite or nan. `tables` holds the rows so far."
     def __init__(self, message: str, tables: dict[str, pd.DataFrame]):
         super().__init__(message)
         self.tables = tables
@@ -99,19 +101,31 @@ def check_training(
     check_number("eval_every", eval_every, minimum=1, integer=True)
     if crop_scale is not None: check_number("crop_scale", crop_scale, above=0, maximum=1)
 
-# %% ../nbs/api/06_finetune.ipynb #c159a0081
+# %% ../nbs/api/06_finetune.ipynb #c154e00b0
 def _train_step(model, images, labels, optimizer, component, trainable, clip_norm) -> dict: # loss and gradient norms of one step
+    optimizer.zero_grad(set_to_none=True)
     loss = nn.functional.cross_entropy(model(images), labels)
-    row = {"loss": loss.item()}
-    if math.isfinite(row["loss"]):
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        row["component_grad_norm"] = get_total_norm([p.grad for p in component]).item() if component else math.nan
-        row["grad_norm"] = clip_grad_norm_(trainable, math.inf if clip_norm is None else clip_norm).item()
-        optimizer.step()
+    loss.backward()
+    row = {"loss": loss.item(), "component_grad_norm": get_total_norm([p.grad for p in component]).item() if component else math.nan,
+           "grad_norm": clip_grad_norm_(trainable, math.inf if clip_norm is None else clip_norm).item()}
+    if math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"]): optimizer.step()
     return row
 
-# %% ../nbs/api/06_finetune.ipynb #c1600916f
+# %% ../nbs/api/06_finetune.ipynb #c16cfd993
+def _validate(model, split) -> dict: # loss and accuracy over all images of a split
+    logits = predict(model, split.images)
+    return {"val_loss": nn.functional.cross_entropy(logits, split.labels).item(), "val_accuracy": (logits.argmax(1) == split.labels).double().mean().item()}
+
+def _test(model, split) -> pd.DataFrame: # image, label, prediction
+    return pd.DataFrame({"image": np.arange(len(split.labels)), "label": split.labels.numpy(), "prediction": predict(model, split.images).argmax(1).numpy()})
+
+def _summarize(predictions, data, counts, best, time_s) -> pd.DataFrame: # the one row of `Finetuned.summary`
+    row = {"test_accuracy": (predictions.label == predictions.prediction).mean(), "val_accuracy": best["val_accuracy"], "best_step": best["step"],
+           "majority_class": data.train.labels.mode().values.item(), "n_test": len(predictions), "component_parameters": counts.component,
+           "final_norm_parameters": counts.final_norm, "head_parameters": counts.head, "trainable_parameters": counts.total, "time_s": time_s}
+    return pd.DataFrame([row])
+
+# %% ../nbs/api/06_finetune.ipynb #c17cca3f1
 def finetune(
     model: nn.Module, # see `load_model`; trained in place, and left with the best checkpoint's weights
     data: Dataset, # see `load_dataset`
@@ -147,29 +161,22 @@ def finetune(
         images = preprocess(data.train.images[index], config, device, generator if crop_scale else None, crop_scale or 1.0)
         for group in stepper.param_groups: group["lr"] = lr * lr_factor(step, steps, warmup_steps)
         row = _train_step(model, images, data.train.labels[index].to(device), stepper, chosen, list(trainable.values()), clip_norm)
-        if not math.isfinite(row["loss"]):
-            raise NonFiniteLoss(f"the loss is {row['loss']} at step {step} of {steps}; try a smaller `lr` than {lr}",
+        if not (math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"])):
+            raise NonFiniteLoss(f"the loss is {row['loss']} and its gradient norm {row['grad_norm']} at step {step} of {steps}; try a smaller `lr` than {lr}",
                                 {"steps": pd.DataFrame(rows), "evaluations": pd.DataFrame(evaluations)})
         rows.append({"step": step, "step_lr": stepper.param_groups[0]["lr"], **row})
         if (step + 1) % eval_every == 0 or step + 1 == steps:
-            logits = predict(model, data.val.images)
-            accuracy = (logits.argmax(1) == data.val.labels).double().mean().item()
-            evaluations.append({"step": step + 1, "val_loss": nn.functional.cross_entropy(logits, data.val.labels).item(), "val_accuracy": accuracy})
-            if not best or accuracy > best["accuracy"]:
-                best = {"accuracy": accuracy, "step": step + 1, "weights": {name: p.detach().clone() for name, p in trainable.items()}}
+            evaluations.append({"step": step + 1, **_validate(model, data.val)})
+            if not best or evaluations[-1]["val_accuracy"] > best["val_accuracy"]:
+                best = evaluations[-1] | {"weights": {name: p.detach().clone() for name, p in trainable.items()}}
     with torch.no_grad():
         for name, weight in best["weights"].items(): trainable[name].copy_(weight)
-    model.eval()
-    predictions = pd.DataFrame({"image": np.arange(len(data.test.labels)), "label": data.test.labels.numpy(), "prediction": predict(model, data.test.images).argmax(1).numpy()})
-    frame = pd.DataFrame(rows)
-    frame["component_grad_rms"] = frame.component_grad_norm / math.sqrt(max(counts.component, 1))
-    summary = {"test_accuracy": (predictions.label == predictions.prediction).mean(), "val_accuracy": best["accuracy"], "best_step": best["step"],
-               "majority_class": data.train.labels.mode().values.item(),
-               "n_test": len(predictions), "component_parameters": counts.component, "final_norm_parameters": counts.final_norm,
-               "head_parameters": counts.head, "trainable_parameters": counts.total, "time_s": time.perf_counter() - start}
-    return Finetuned(pd.DataFrame([summary]), frame, pd.DataFrame(evaluations), predictions)
+    steps_frame = pd.DataFrame(rows)
+    steps_frame["component_grad_rms"] = steps_frame.component_grad_norm / math.sqrt(max(counts.component, 1))
+    predictions = _test(model.eval(), data.test)
+    return Finetuned(_summarize(predictions, data, counts, best, time.perf_counter() - start), steps_frame, pd.DataFrame(evaluations), predictions)
 
-# %% ../nbs/api/06_finetune.ipynb #c25ba3487
+# %% ../nbs/api/06_finetune.ipynb #c28ba3487
 @torch.inference_mode()
 def mean_features(
     model: nn.Module, # a timm VisionTransformer
@@ -181,7 +188,7 @@ def mean_features(
     model.eval()
     return torch.cat([model.blocks(embed(model, preprocess(batch, config, device))).mean(1).cpu() for batch in images.split(batch_size)]).numpy()
 
-# %% ../nbs/api/06_finetune.ipynb #c264ce980
+# %% ../nbs/api/06_finetune.ipynb #c294ce980
 def linear_probe(
     model: nn.Module, # a timm VisionTransformer
     data: Dataset, # trained on its training split, tested on its test split
@@ -191,14 +198,16 @@ def linear_probe(
     probe.fit(mean_features(model, data.train.images), data.train.labels)
     return pd.DataFrame({"image": np.arange(len(data.test.labels)), "label": data.test.labels.numpy(), "prediction": probe.predict(mean_features(model, data.test.images))})
 
-# %% ../nbs/api/06_finetune.ipynb #c29beffb2
-PROTOCOLS = {"mini": dict(steps=120, warmup_share=0.1, batch_size=64, eval_every=30, lr={"sgd": 0.1, "adamw": 0.001})} # the defaults that a protocol gives
+# %% ../nbs/api/06_finetune.ipynb #c327a2e6f
+PROTOCOLS = {"mini": dict(steps=120, warmup_share=0.1, batch_size=64, eval_every=30, lr={"sgd": 0.1, "adamw": 0.001}, # the defaults of one run
+                          lrs=(0.03, 0.1, 0.3, 1.0), seeds=(0, 42, 3407))} # the study's grid
 
-# %% ../nbs/api/06_finetune.ipynb #c30eef8d8
+# %% ../nbs/api/06_finetune.ipynb #c334d8ead
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # see `load_dataset`
+    pretrained: bool = True, # False: from random weights
     optimizer: str = "sgd", # sgd or adamw
     lr: float | None = None, # peak learning rate; None: the protocol's
     steps: int | None = None, # None: the protocol's
@@ -222,15 +231,15 @@ def run_finetuning(
     device, out_dir = get_device(device), get_out_dir(out_dir)
     data = load_dataset(dataset, data_dir)
     check_training(**training, n_train=len(data.train.labels))
-    network = load_model(model, num_classes=len(data.classes), seed=seed)
-    parameters = _identity(model, network, data, device) | training | {"protocol": protocol}
+    network = load_model(model, num_classes=len(data.classes), pretrained=pretrained, seed=seed)
+    parameters = _identity(model, network, data, device) | training | {"pretrained": pretrained, "protocol": protocol}
     return stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, device=str(device), progress=progress)), out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c3185ae18
+# %% ../nbs/api/06_finetune.ipynb #c3485ae18
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device) -> dict: # what every run depends on
     return {"model": str(model), "model_sha256": checksum(network.state_dict()), "dataset": data.name, "data_sha256": data.sha256, "device": device.type}
 
-# %% ../nbs/api/06_finetune.ipynb #c32ce8c00
+# %% ../nbs/api/06_finetune.ipynb #c35ce8c00
 def run_linear_probe(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # see `load_dataset`
@@ -242,3 +251,22 @@ def run_linear_probe(
     device, out_dir, data = get_device(device), get_out_dir(out_dir), load_dataset(dataset, data_dir)
     network = load_model(model).to(device)
     return stored_run("linear_probe", _identity(model, network, data, device), lambda: {"predictions": linear_probe(network, data)}, out_dir)
+
+# %% ../nbs/api/06_finetune.ipynb #c373a5cae
+def _run_one(arguments: dict): # in a worker process: one thread, no progress bar of its own
+    torch.set_num_threads(1)
+    run_finetuning(**arguments, progress=False)
+
+def run_grid(
+    processes: int = 2, # runs at the same time, one thread each
+    **lists, # arguments of `run_finetuning`, each a value or a list of values
+):
+    "Run every combination of the listed arguments; a run that fails is named at the end, after all others."
+    check_number("processes", processes, minimum=1, integer=True)
+    values = {name: value if isinstance(value, (list, tuple)) else [value] for name, value in lists.items()}
+    grid, failures = [dict(zip(values, combination)) for combination in itertools.product(*values.values())], []
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(_run_one, arguments): arguments for arguments in grid}
+        for future in tqdm(as_completed(futures), total=len(grid), desc="runs", unit="run"):
+            if (error := future.exception()) is not None: failures.append(f"{futures[future]}: {error}")
+    if failures: raise RuntimeError(f"{len(failures)} of {len(grid)} runs failed; the first is {failures[0]}")

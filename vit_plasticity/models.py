@@ -6,7 +6,7 @@
 __all__ = ['VIT_MINI', 'FASHION_STATISTICS', 'PARTS', 'save_model', 'read_metadata', 'load_model', 'InputConfig', 'input_config',
            'BlockMaps', 'blocks', 'embed', 'component_inputs', 'Trainable', 'component_parameters', 'set_trainable']
 
-# %% ../nbs/api/02_models.ipynb #c0326a3d9
+# %% ../nbs/api/02_models.ipynb #c03cf4342
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
-from .core import ASSETS, check_choice, check_number, checksum, parse_components, seeded
+from .core import ASSETS, check_choice, check_number, checksum, manifest, parse_components, seeded
 
 # %% ../nbs/api/02_models.ipynb #c068e561e
 VIT_MINI = dict(img_size=28, patch_size=7, embed_dim=64, depth=6, num_heads=4) # arguments of timm's VisionTransformer
@@ -36,22 +36,22 @@ def save_model(
     metadata = {"architecture": architecture, "num_classes": model.num_classes, **metadata, "sha256": checksum(weights)}
     save_file(weights, path, {"vit_plasticity": json.dumps(metadata, sort_keys=True)})
 
-# %% ../nbs/api/02_models.ipynb #c0846634b
+# %% ../nbs/api/02_models.ipynb #c085e7732
 def read_metadata(
     path: str | Path, # a file that `save_model` wrote
 ) -> dict: # architecture, num_classes, sha256, mean, std, ...
     "What `save_model` recorded beside the weights."
     if not Path(path).is_file():
-        raise ValueError(f"`model`: there is no file {str(path)!r}; give the path of a .safetensors file, vit_mini or a timm name")
+        raise ValueError(f"`model`: there is no file {Path(path).name!r}; give the path of a .safetensors file, vit_mini or a timm name")
     try:
         with safe_open(path, "pt") as file: metadata = (file.metadata() or {}).get("vit_plasticity")
     except SafetensorError as error:
         raise ValueError(f"`model`: {Path(path).name} is not a whole safetensors file ({error}); get it again") from None
     if metadata is None:
-        raise ValueError(f"`model`: {Path(path).name} was not written by save_model; it lacks the model's architecture")
+        raise ValueError(f"`model`: {Path(path).name} was not written by save_model and lacks the model's architecture")
     return json.loads(metadata)
 
-# %% ../nbs/api/02_models.ipynb #c098726dc
+# %% ../nbs/api/02_models.ipynb #c09645c85
 def _build(architecture: dict, num_classes: int, mean, std) -> VisionTransformer:
     model, size = VisionTransformer(**architecture, num_classes=num_classes), architecture["img_size"]
     model.pretrained_cfg = {"input_size": (3, size, size), "mean": mean, "std": std, "interpolation": "bilinear", "crop_pct": 1.0}
@@ -66,7 +66,12 @@ def _load_file(path: Path) -> VisionTransformer:
     model.load_state_dict(weights)
     return model
 
-# %% ../nbs/api/02_models.ipynb #c101958e3
+def _load_shipped(name: str) -> VisionTransformer:
+    entry = manifest("weights")[name]
+    try: return _load_file(ASSETS/entry["file"])
+    except ValueError as error: raise ValueError(f"{error}; install vit_plasticity again (SHA-256 of the shipped weights: {entry['sha256']})") from None
+
+# %% ../nbs/api/02_models.ipynb #c10c1d027
 def load_model(
     name: str = "vit_mini", # vit_mini, a timm model name, or a .safetensors file of `save_model`
     num_classes: int | None = None, # classes of a new, randomly initialised head; None keeps the checkpoint's head
@@ -78,10 +83,11 @@ def load_model(
     with seeded(seed):
         if name == "vit_mini" and not pretrained:
             model = _build(VIT_MINI, 10, **FASHION_STATISTICS)
-        elif name == "vit_mini": model = _load_file(ASSETS/"vit_mini.safetensors")
+        elif name == "vit_mini": model = _load_shipped(name)
         elif str(name).endswith(".safetensors"): model = _load_file(Path(name).expanduser())
         else:
-            if not timm.is_model(str(name).split(".")[0]): check_choice("model", name, ["vit_mini", *timm.list_models(module="vision_transformer"), *timm.list_models(module="eva")])
+            if not timm.is_model(str(name).split(".")[0]):
+                check_choice("model", name, ["vit_mini", *timm.list_models(pretrained=True), *timm.list_models()], allowed="vit_mini, a timm model or a .safetensors file")
             try: model = timm.create_model(name, pretrained=pretrained)
             except Exception as error:
                 raise ValueError(f"`model`: {name} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}); check the name and the connection, "
@@ -90,14 +96,14 @@ def load_model(
         if num_classes is not None: model.reset_classifier(num_classes)
     return model.eval()
 
-# %% ../nbs/api/02_models.ipynb #c1272b39b
+# %% ../nbs/api/02_models.ipynb #c1172b39b
 class InputConfig(NamedTuple):
     "What a model expects of its images."
     size: int # height and width, pixels
     mean: tuple[float, ...] # per channel, of values in [0, 1]
     std: tuple[float, ...] # per channel, of values in [0, 1]
 
-# %% ../nbs/api/02_models.ipynb #c1348dd18
+# %% ../nbs/api/02_models.ipynb #c1248dd18
 def input_config(
     model: nn.Module, # a timm model, or one of `load_model`
 ) -> InputConfig:
@@ -105,7 +111,7 @@ def input_config(
     config = timm.data.resolve_model_data_config(model)
     return InputConfig(model.patch_embed.img_size[0], tuple(config["mean"]), tuple(config["std"]))
 
-# %% ../nbs/api/02_models.ipynb #c15c41aa3
+# %% ../nbs/api/02_models.ipynb #c14c41aa3
 @dataclass(frozen=True)
 class BlockMaps:
     "The five components of one block, as maps of tokens of shape `(batch, tokens, dim)`; `fc2` takes `(batch, tokens, hidden)`."
@@ -115,7 +121,7 @@ class BlockMaps:
     fc1: Callable[[Tensor], Tensor]
     fc2: Callable[[Tensor], Tensor]
 
-# %% ../nbs/api/02_models.ipynb #c16d6960c
+# %% ../nbs/api/02_models.ipynb #c15d6960c
 def blocks(
     model: VisionTransformer, # a timm VisionTransformer
 ) -> list[BlockMaps]: # one entry a block
@@ -127,7 +133,7 @@ def blocks(
             raise ValueError(f"`model` must have pre-norm blocks (timm's Block with an MLP of fc1 and fc2); got {type(block).__name__} with {type(getattr(block, 'mlp', None)).__name__}")
     return [BlockMaps(block.norm1, block.attn, block.norm2, block.mlp.fc1, block.mlp.fc2) for block in model.blocks]
 
-# %% ../nbs/api/02_models.ipynb #c179932b8
+# %% ../nbs/api/02_models.ipynb #c169932b8
 def embed(
     model: VisionTransformer, # a timm VisionTransformer
     images: Tensor, # normalised images `(batch, channels, height, width)`
@@ -139,7 +145,7 @@ def embed(
         raise ValueError(f"`images` must have shape (batch, {', '.join(map(str, expected))}); got {tuple(images.shape)}; resize them, e.g. with data.preprocess")
     return model.norm_pre(model.patch_drop(model._pos_embed(patches(images))))
 
-# %% ../nbs/api/02_models.ipynb #c18211237
+# %% ../nbs/api/02_models.ipynb #c17211237
 def component_inputs(
     model: VisionTransformer, # a timm VisionTransformer
     images: Tensor, # normalised images `(batch, channels, height, width)`
@@ -154,7 +160,7 @@ def component_inputs(
         yield {"ln1": x, "mha": normed, "ln2": middle, "fc1": normed2, "fc2": hidden}
         x = middle + block.ls2(block.mlp.fc2(hidden))
 
-# %% ../nbs/api/02_models.ipynb #c226008a0
+# %% ../nbs/api/02_models.ipynb #c216008a0
 class Trainable(NamedTuple):
     "Numbers of trainable parameters."
     component: int # of the chosen component(s), over all blocks
@@ -163,7 +169,7 @@ class Trainable(NamedTuple):
     @property
     def total(self) -> int: return sum(self)
 
-# %% ../nbs/api/02_models.ipynb #c23ad054f
+# %% ../nbs/api/02_models.ipynb #c22ad054f
 PARTS = {"ln1": "norm1", "mha": "attn", "ln2": "norm2", "fc1": "mlp.fc1", "fc2": "mlp.fc2"} # component -> timm's name in a block
 
 def _owner(name: str) -> str: # what a parameter belongs to: a component, emb, final_norm, head or other (LayerScale, ...)
@@ -173,7 +179,7 @@ def _owner(name: str) -> str: # what a parameter belongs to: a component, emb, f
     inside = name.split(".", 2)[2] if name.startswith("blocks.") else ""
     return next((component for component, part in PARTS.items() if inside.startswith(part + ".")), "other")
 
-# %% ../nbs/api/02_models.ipynb #c24cf2772
+# %% ../nbs/api/02_models.ipynb #c23cf2772
 def component_parameters(
     model: VisionTransformer, # a timm VisionTransformer
     component: str, # see `parse_components`
@@ -188,7 +194,7 @@ def component_parameters(
         raise ValueError(f"`component`: {component!r} matches no parameter of this {type(model).__name__}")
     return chosen
 
-# %% ../nbs/api/02_models.ipynb #c25a09061
+# %% ../nbs/api/02_models.ipynb #c24a09061
 def set_trainable(
     model: VisionTransformer, # a timm VisionTransformer; changed in place
     component: str, # see `parse_components`
