@@ -103,18 +103,18 @@ def plot_pretraining_gain(
     ax.legend(frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c113327c6
+# %% ../nbs/api/09_figures.ipynb #c1136f354
 def plot_images(
     datasets: list, # of `data.Dataset`
-    count: int = 12, # test images of each
+    count: int = 10, # test images of each
 ) -> Figure:
-    "The first test images of some data sets, one row each, with their classes."
-    figure, grid = plt.subplots(len(datasets), count, figsize=(count * 0.75, len(datasets) * 0.95), squeeze=False, layout="constrained")
+    "Test images of some data sets, evenly spaced through the split, one row each, with their classes."
+    figure, grid = plt.subplots(len(datasets), count, figsize=(count * 0.8, len(datasets) * 0.9), squeeze=False, layout="constrained")
     for row, data in zip(grid, datasets):
         row[0].set_ylabel(data.name.removeprefix("mini/"), rotation=0, ha="right", va="center", fontsize="small")
-        for ax, image, label in zip(row, data.test.images, data.test.labels):
-            ax.imshow(image.permute(1, 2, 0))
-            ax.set_title(data.classes[label], fontsize=6, pad=2)
+        for ax, index in zip(row, range(0, len(data.test.labels), len(data.test.labels) // count)):
+            ax.imshow(data.test.images[index].permute(1, 2, 0))
+            ax.set_title(data.classes[data.test.labels[index]][:14], fontsize=6, pad=2)
             ax.set(xticks=[], yticks=[])
     return figure
 
