@@ -6,7 +6,7 @@
 __all__ = ['OPTIMIZERS', 'PROTOCOLS', 'lr_factor', 'make_optimizer', 'predict', 'NonFiniteLoss', 'Finetuned', 'check_training',
            'finetune', 'mean_features', 'linear_probe', 'run_finetuning', 'run_linear_probe', 'run_grid']
 
-# %% ../nbs/api/06_finetune.ipynb #c038daaa0
+# %% ../nbs/api/06_finetune.ipynb #c0369cec8
 import itertools, math, time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from tqdm import tqdm
 
-from .core import check_choice, check_number, checksum, get_device, get_out_dir, parse_components
+from .core import check_choice, check_number, get_device, get_out_dir, parse_components
 from .data import Dataset, load_dataset, preprocess, shuffled_batches
-from .models import component_parameters, embed, input_config, load_model, set_trainable
+from .models import backbone_sha256, component_parameters, embed, input_config, load_model, set_trainable
 from .results import Run, stored_run
 
 # %% ../nbs/api/06_finetune.ipynb #c06d6559d
@@ -198,11 +198,11 @@ def linear_probe(
     probe.fit(mean_features(model, data.train.images), data.train.labels)
     return pd.DataFrame({"image": np.arange(len(data.test.labels)), "label": data.test.labels.numpy(), "prediction": probe.predict(mean_features(model, data.test.images))})
 
-# %% ../nbs/api/06_finetune.ipynb #c327a2e6f
-PROTOCOLS = {"mini": dict(steps=120, warmup_share=0.1, batch_size=64, eval_every=30, lr={"sgd": 0.1, "adamw": 0.001}, # the defaults of one run
-                          lrs=(0.03, 0.1, 0.3, 1.0), seeds=(0, 42, 3407))} # the study's grid
+# %% ../nbs/api/06_finetune.ipynb #c32284e47
+PROTOCOLS = {"mini": dict(steps=120, warmup_share=0.1, batch_size=64, eval_every=30, lr={"sgd": 0.2, "adamw": 0.002}, # the defaults of one run
+                          lrs=(0.02, 0.06, 0.2, 0.6), seeds=(0, 42, 3407))} # the study's grid
 
-# %% ../nbs/api/06_finetune.ipynb #c334d8ead
+# %% ../nbs/api/06_finetune.ipynb #c33f640bb
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -231,13 +231,14 @@ def run_finetuning(
     device, out_dir = get_device(device), get_out_dir(out_dir)
     data = load_dataset(dataset, data_dir)
     check_training(**training, n_train=len(data.train.labels))
+    training |= {name: kind(training[name]) for name, kind in (("lr", float), ("steps", int), ("warmup_steps", int), ("batch_size", int), ("seed", int))} # one value, one run
     network = load_model(model, num_classes=len(data.classes), pretrained=pretrained, seed=seed)
-    parameters = _identity(model, network, data, device) | training | {"pretrained": pretrained, "protocol": protocol}
+    parameters = _identity(model, network, data, device) | training | {"pretrained": pretrained, "final_norm": True, "protocol": protocol}
     return stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, device=str(device), progress=progress)), out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c3485ae18
+# %% ../nbs/api/06_finetune.ipynb #c34cfc305
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device) -> dict: # what every run depends on
-    return {"model": str(model), "model_sha256": checksum(network.state_dict()), "dataset": data.name, "data_sha256": data.sha256, "device": device.type}
+    return {"model": str(model), "model_sha256": backbone_sha256(network), "dataset": data.name, "data_sha256": data.sha256, "device": device.type}
 
 # %% ../nbs/api/06_finetune.ipynb #c35ce8c00
 def run_linear_probe(
