@@ -51,7 +51,7 @@ def test_plasticity_notebook(tmp_path):
     (("-p", "component", "attn"), "`component` must be one of"),
     (("-p", "dataset", "mini/digit"), "did you mean 'mini/digits'?"),
     (("-p", "model", "vit_min"), "did you mean 'vit_mini'?"),
-    (("-p", "steps", "0"), "`steps` must be a whole number at least 1; got 0"),
+    (("-p", "steps", "0"), "`steps` must be a whole number at least 1 and at most 1000000000; got 0"),
     (("-p", "out_dir", "/dev/null/runs"), "`out_dir` must be a folder that can be written"),
 ])
 def test_refused_parameters(tmp_path, parameters, message):

@@ -6,7 +6,7 @@
 __all__ = ['LABELS', 'COLORS', 'plot_layers', 'plot_distribution', 'plot_training', 'plot_accuracy', 'plot_pretraining_gain',
            'plot_images', 'save_figure']
 
-# %% ../nbs/api/09_figures.ipynb #c0362fe6a
+# %% ../nbs/api/09_figures.ipynb #c039ffcbf
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -15,7 +15,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .core import COMPONENTS
+from .core import COMPONENTS, check_choice
 
 # %% ../nbs/api/09_figures.ipynb #c049d1495
 LABELS = {"mha": "MHA", "fc1": "FC1", "fc2": "FC2", "ln2": "LN2", "ln1": "LN1"}
@@ -41,14 +41,14 @@ def plot_layers(
     ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c07cef652
+# %% ../nbs/api/09_figures.ipynb #c0740fdf3
 def plot_distribution(
     rates: pd.DataFrame, # pair, layer, component, rate
     over: str = "pairs", # pairs: each pair's mean over the layers; layers: each layer's mean over the pairs, as in the paper
     ax: Axes | None = None, # default: a new figure's
 ) -> Axes:
     "Distribution of the rates of change per component; the box is the quartiles, the whiskers the 5th and 95th percentile."
-    ax, key = _new_axes(ax), {"pairs": "pair", "layers": "layer"}[over]
+    ax, key = _new_axes(ax), {"pairs": "pair", "layers": "layer"}[check_choice("over", over, ("pairs", "layers"))]
     means = rates.groupby([key, "component"], as_index=False).rate.mean()
     sns.boxplot(means, x="component", y="rate", hue="component", order=COMPONENTS, hue_order=COMPONENTS, palette=COLORS, whis=(5, 95), fliersize=1.5, width=0.6, legend=False, ax=ax)
     ax.set(xlabel="", ylabel=f"rate of change (per {key})", ylim=(0, None))

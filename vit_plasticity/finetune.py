@@ -6,8 +6,8 @@
 __all__ = ['OPTIMIZERS', 'PROTOCOLS', 'lr_factor', 'make_optimizer', 'predict', 'NonFiniteLoss', 'Finetuned', 'check_training',
            'finetune', 'mean_features', 'linear_probe', 'run_finetuning', 'run_linear_probe', 'run_grid']
 
-# %% ../nbs/api/06_finetune.ipynb #c0369cec8
-import itertools, math, time
+# %% ../nbs/api/06_finetune.ipynb #c035f2dd6
+import inspect, itertools, math, time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from tqdm import tqdm
 
-from .core import check_choice, check_number, get_device, get_out_dir, parse_components
+from .core import check_choice, check_flag, check_number, check_seed, get_device, get_out_dir, parse_components
 from .data import Dataset, load_dataset, preprocess, shuffled_batches
 from .models import backbone_sha256, component_parameters, embed, input_config, load_model, set_trainable
 from .results import Run, stored_run
@@ -84,7 +84,7 @@ class Finetuned:
     evaluations: pd.DataFrame # a row an evaluation: step, val_loss, val_accuracy
     predictions: pd.DataFrame # a row a test image: image, label, prediction (of the best checkpoint)
 
-# %% ../nbs/api/06_finetune.ipynb #c14179b13
+# %% ../nbs/api/06_finetune.ipynb #c143fe5d6
 def check_training(
     component: str, optimizer: str, lr: float, steps: int, warmup_steps: int, batch_size: int, seed: int, weight_decay: float,
     clip_norm: float | None, eval_every: int, crop_scale: float | None, n_train: int, # as in `finetune`; the size of the training split
@@ -92,10 +92,10 @@ def check_training(
     "Refuse arguments of `finetune` that can't be right, before anything is computed."
     check_choice("optimizer", optimizer, OPTIMIZERS)
     check_number("lr", lr, above=0)
-    check_number("steps", steps, minimum=1, integer=True)
+    check_number("steps", steps, minimum=1, maximum=10**9, integer=True)
     check_number("warmup_steps", warmup_steps, minimum=0, maximum=steps - 1, integer=True)
     check_number("batch_size", batch_size, minimum=1, maximum=n_train, integer=True)
-    check_number("seed", seed, minimum=0, integer=True)
+    check_seed(seed)
     check_number("weight_decay", weight_decay, minimum=0)
     if clip_norm is not None: check_number("clip_norm", clip_norm, above=0)
     check_number("eval_every", eval_every, minimum=1, integer=True)
@@ -202,7 +202,7 @@ def linear_probe(
 PROTOCOLS = {"mini": dict(steps=120, warmup_share=0.1, batch_size=64, eval_every=30, lr={"sgd": 0.2, "adamw": 0.002}, # the defaults of one run
                           lrs=(0.02, 0.06, 0.2, 0.6), seeds=(0, 42, 3407))} # the study's grid
 
-# %% ../nbs/api/06_finetune.ipynb #c33f640bb
+# %% ../nbs/api/06_finetune.ipynb #c33fcac8f
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -223,7 +223,8 @@ def run_finetuning(
     "Finetune a component as `finetune` does and store its rows; a run that is stored already is loaded."
     settings = PROTOCOLS[check_choice("protocol", protocol, PROTOCOLS)]
     check_choice("optimizer", optimizer, OPTIMIZERS)
-    steps = check_number("steps", settings["steps"] if steps is None else steps, minimum=1, integer=True)
+    check_flag("pretrained", pretrained)
+    steps = check_number("steps", settings["steps"] if steps is None else steps, minimum=1, maximum=10**9, integer=True)
     training = dict(component="+".join(parse_components(component)), optimizer=optimizer, lr=settings["lr"][optimizer] if lr is None else lr, steps=steps,
                     warmup_steps=int(settings["warmup_share"] * steps) if warmup_steps is None else warmup_steps,
                     batch_size=settings["batch_size"] if batch_size is None else batch_size, seed=seed, weight_decay=0.0, clip_norm=1.0,
@@ -253,7 +254,7 @@ def run_linear_probe(
     network = load_model(model).to(device)
     return stored_run("linear_probe", _identity(model, network, data, device), lambda: {"predictions": linear_probe(network, data)}, out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c373a5cae
+# %% ../nbs/api/06_finetune.ipynb #c378f6d21
 def _run_one(arguments: dict): # in a worker process: one thread, no progress bar of its own
     torch.set_num_threads(1)
     run_finetuning(**arguments, progress=False)
@@ -264,7 +265,9 @@ def run_grid(
 ):
     "Run every combination of the listed arguments; a run that fails is named at the end, after all others."
     check_number("processes", processes, minimum=1, integer=True)
+    for name in lists: check_choice("lists", name, inspect.signature(run_finetuning).parameters)
     values = {name: value if isinstance(value, (list, tuple)) else [value] for name, value in lists.items()}
+    for component in values.get("component", []): parse_components(component)
     grid, failures = [dict(zip(values, combination)) for combination in itertools.product(*values.values())], []
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         futures = {pool.submit(_run_one, arguments): arguments for arguments in grid}

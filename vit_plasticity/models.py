@@ -7,7 +7,7 @@ __all__ = ['VIT_MINI', 'FASHION_STATISTICS', 'PARTS', 'save_model', 'read_metada
            'backbone_sha256', 'BlockMaps', 'blocks', 'embed', 'component_inputs', 'Trainable', 'component_parameters',
            'set_trainable']
 
-# %% ../nbs/api/02_models.ipynb #c03cf4342
+# %% ../nbs/api/02_models.ipynb #c03e5d9e9
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
-from .core import ASSETS, check_choice, check_number, checksum, manifest, parse_components, seeded
+from .core import ASSETS, check_choice, check_flag, check_number, checksum, manifest, parse_components, seeded
 
 # %% ../nbs/api/02_models.ipynb #c068e561e
 VIT_MINI = dict(img_size=28, patch_size=7, embed_dim=64, depth=6, num_heads=4) # arguments of timm's VisionTransformer
@@ -72,7 +72,7 @@ def _load_shipped(name: str) -> VisionTransformer:
     try: return _load_file(ASSETS/entry["file"])
     except ValueError as error: raise ValueError(f"{error}; install vit_plasticity again (SHA-256 of the shipped weights: {entry['sha256']})") from None
 
-# %% ../nbs/api/02_models.ipynb #c10c1d027
+# %% ../nbs/api/02_models.ipynb #c10d42264
 def load_model(
     name: str = "vit_mini", # vit_mini, a timm model name, or a .safetensors file of `save_model`
     num_classes: int | None = None, # classes of a new, randomly initialised head; None keeps the checkpoint's head
@@ -80,6 +80,7 @@ def load_model(
     seed: int = 0, # of the random weights
 ) -> VisionTransformer: # in evaluation mode, on the CPU, in float32
     "Load a vision transformer. A new head has `nn.Linear`'s default initialisation, as in the paper's code."
+    check_flag("pretrained", pretrained)
     if num_classes is not None: check_number("num_classes", num_classes, minimum=1, integer=True)
     with seeded(seed):
         if name == "vit_mini" and not pretrained:
@@ -104,13 +105,14 @@ class InputConfig(NamedTuple):
     mean: tuple[float, ...] # per channel, of values in [0, 1]
     std: tuple[float, ...] # per channel, of values in [0, 1]
 
-# %% ../nbs/api/02_models.ipynb #c1248dd18
+# %% ../nbs/api/02_models.ipynb #c12c2ad94
 def input_config(
     model: nn.Module, # a timm model, or one of `load_model`
 ) -> InputConfig:
     "The image size and normalisation that `model` was pretrained with."
-    config = timm.data.resolve_model_data_config(model)
-    return InputConfig(model.patch_embed.img_size[0], tuple(config["mean"]), tuple(config["std"]))
+    config, size = timm.data.resolve_model_data_config(model), model.patch_embed.img_size
+    if size[0] != size[1]: raise ValueError(f"`model` must take square images; got one for {size[0]} x {size[1]} pixels")
+    return InputConfig(size[0], tuple(config["mean"]), tuple(config["std"]))
 
 # %% ../nbs/api/02_models.ipynb #c13229180
 def backbone_sha256(
@@ -129,13 +131,14 @@ class BlockMaps:
     fc1: Callable[[Tensor], Tensor]
     fc2: Callable[[Tensor], Tensor]
 
-# %% ../nbs/api/02_models.ipynb #c16d6960c
+# %% ../nbs/api/02_models.ipynb #c1656dae2
 def blocks(
     model: VisionTransformer, # a timm VisionTransformer
 ) -> list[BlockMaps]: # one entry a block
     "See a model as blocks of five component maps (residual connections, GeLU and LayerScale left out)."
     if not isinstance(model, VisionTransformer):
         raise ValueError(f"`model` must be a timm VisionTransformer; got {type(model).__name__}")
+    if hasattr(model, "head_dist"): raise ValueError(f"`model` must have one head; got {type(model).__name__}, which has a second one for distillation")
     for block in model.blocks:
         if not isinstance(block, Block) or not all(hasattr(block.mlp, name) for name in ("fc1", "act", "fc2")):
             raise ValueError(f"`model` must have pre-norm blocks (timm's Block with an MLP of fc1 and fc2); got {type(block).__name__} with {type(getattr(block, 'mlp', None)).__name__}")

@@ -6,7 +6,7 @@
 __all__ = ['INPUTS', 'rates_of_change', 'sample_rates', 'summarize_rates', 'measure_plasticity', 'rank_components',
            'run_plasticity']
 
-# %% ../nbs/api/05_plasticity.ipynb #c030288c1
+# %% ../nbs/api/05_plasticity.ipynb #c03c6d62f
 import math, warnings
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from .core import COMPONENTS, check_choice, check_number, get_device, get_out_dir
+from .core import COMPONENTS, check_choice, check_number, check_seed, get_device, get_out_dir
 from .data import Split, load_dataset, preprocess
 from .models import BlockMaps, backbone_sha256, blocks, component_inputs, embed, input_config, load_model
 from .results import Run, stored_run
@@ -69,7 +69,7 @@ def rates_of_change(
     model.train(was_training)
     return pd.concat(frames, ignore_index=True)
 
-# %% ../nbs/api/05_plasticity.ipynb #c164adef0
+# %% ../nbs/api/05_plasticity.ipynb #c16822afa
 def sample_rates(
     model: nn.Module, # a timm VisionTransformer
     source: Split, # pretraining images, see `data.Split`
@@ -84,7 +84,7 @@ def sample_rates(
     "Rates of change on randomly matched pairs, no image used twice."
     check_choice("inputs", inputs, INPUTS)
     check_number("n_pairs", n_pairs, minimum=2, maximum=min(len(source.images), len(target.images)), integer=True)
-    check_number("seed", seed, minimum=0, integer=True)
+    check_seed(seed)
     check_number("batch_size", batch_size, minimum=1, integer=True)
     device, config, generator = get_device(device), input_config(model), torch.Generator().manual_seed(seed)
     model, frames = model.to(device), []
@@ -137,7 +137,7 @@ def rank_components(
     table = table.assign(rank=range(1, len(table) + 1), **{name: [*values, np.nan] for name, values in columns.items()})
     return table[["rank", "component", "plasticity", "ci_low", "ci_high", *columns]]
 
-# %% ../nbs/api/05_plasticity.ipynb #c242f94ed
+# %% ../nbs/api/05_plasticity.ipynb #c24ee329b
 def run_plasticity(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # downstream: its test split
@@ -152,7 +152,7 @@ def run_plasticity(
 ) -> Run: # table: rates
     "Sample the rates of change and store them; a run that is stored already is loaded."
     check_choice("inputs", inputs, INPUTS)
-    check_number("seed", seed, minimum=0, integer=True)
+    check_seed(seed)
     device, out_dir = get_device(device), get_out_dir(out_dir)
     x, y = load_dataset(source, data_dir), load_dataset(dataset, data_dir)
     check_number("n_pairs", n_pairs, minimum=2, maximum=min(len(x.test.labels), len(y.test.labels)), integer=True)

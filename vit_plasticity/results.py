@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['run_id', 'Run', 'provenance', 'stored_run', 'read_runs']
 
-# %% ../nbs/api/01_results.ipynb #c039fb221
+# %% ../nbs/api/01_results.ipynb #c03371487
 import datetime, hashlib, json, os, platform, shutil, subprocess, time
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,6 +14,7 @@ from typing import Callable
 
 import pandas as pd
 import torch
+from pyarrow import ArrowException
 
 from .core import check_choice, clone_root, get_out_dir
 
@@ -24,7 +25,7 @@ def run_id(
     "The identity of a run: a hash of its parameters, whatever their order."
     return hashlib.sha256(json.dumps(parameters, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
 
-# %% ../nbs/api/01_results.ipynb #c08ac350c
+# %% ../nbs/api/01_results.ipynb #c08564687
 @dataclass(frozen=True)
 class Run:
     "A stored run."
@@ -32,7 +33,10 @@ class Run:
     info: dict # what run.json says: experiment, id, status, parameters, provenance, ...
     def table(self, name: str) -> pd.DataFrame:
         "One of the run's tables."
-        return pd.read_parquet(self.folder/f"{check_choice('name', name, sorted(p.stem for p in self.folder.glob('*.parquet')))}.parquet")
+        path = self.folder/f"{check_choice('name', name, sorted(p.stem for p in self.folder.glob('*.parquet')))}.parquet"
+        try: return pd.read_parquet(path)
+        except (OSError, ArrowException) as error:
+            raise ValueError(f"`name`: the table {'/'.join(path.parts[-3:])} can't be read ({error}); delete its folder to compute the run again") from None
 
 # %% ../nbs/api/01_results.ipynb #c09da3d41
 def provenance() -> dict: # versions, commit and machine
@@ -46,21 +50,24 @@ def provenance() -> dict: # versions, commit and machine
             "modified": bool(git("status", "--porcelain", "--", "vit_plasticity")) if root else None,
             "processor": platform.machine(), "threads": torch.get_num_threads()}
 
-# %% ../nbs/api/01_results.ipynb #c10fabc69
+# %% ../nbs/api/01_results.ipynb #c102b3793
+def _read_run(folder: Path) -> Run:
+    try: info = json.loads((folder/"run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error: info = {"status": "damaged", "error": str(error)} # not ours, or changed by hand
+    return Run(folder, info)
+
 def _write_run(folder: Path, info: dict, tables: dict): # into a temporary folder, then renamed
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    for name, table in tables.items(): table.to_parquet(temporary/f"{name}.parquet", index=False)
-    (temporary/"run.json").write_text(json.dumps(info, indent=1))
-    if folder.exists() and _read_run(folder).info["status"] != "finished": shutil.rmtree(folder) # an earlier failure
-    try: os.rename(temporary, folder)
-    except OSError: # another process has stored the same run meanwhile
-        if not folder.exists(): raise
-        shutil.rmtree(temporary)
-
-def _read_run(folder: Path) -> Run:
-    return Run(folder, json.loads((folder/"run.json").read_text()))
+    try:
+        temporary.mkdir(parents=True)
+        for name, table in tables.items(): table.to_parquet(temporary/f"{name}.parquet", index=False)
+        (temporary/"run.json").write_text(json.dumps(info, indent=1), encoding="utf-8")
+        if folder.exists() and _read_run(folder).info["status"] != "finished": shutil.rmtree(folder) # an earlier failure
+        os.rename(temporary, folder)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not folder.exists(): raise # e.g. the disk is full; else another process has stored the same run meanwhile
 
 # %% ../nbs/api/01_results.ipynb #c110647a3
 def stored_run(
@@ -84,7 +91,7 @@ def stored_run(
     _write_run(folder, info | {"wall_time_s": time.perf_counter() - start}, tables)
     return _read_run(folder)
 
-# %% ../nbs/api/01_results.ipynb #c169883b4
+# %% ../nbs/api/01_results.ipynb #c189883b4
 def read_runs(
     experiment: str, # the kind of run
     table: str, # the table's name

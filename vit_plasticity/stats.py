@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['compare_predictions', 'select_lr', 'mean_over_seeds', 'pretraining_gain']
 
-# %% ../nbs/api/08_stats.ipynb #c034129fd
+# %% ../nbs/api/08_stats.ipynb #c038f747a
 import numpy as np
 import pandas as pd
 from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
-from .core import check_choice, check_number
+from .core import check_choice, check_number, check_seed
 
-# %% ../nbs/api/08_stats.ipynb #c05d6922a
+# %% ../nbs/api/08_stats.ipynb #c05436fe7
 def compare_predictions(
     predictions: dict[str, pd.DataFrame], # configuration -> image, label, prediction, over the same test images
     reference: str, # the configuration that the others are subtracted from
@@ -24,6 +24,8 @@ def compare_predictions(
     "Accuracies with Wilson's interval, and the reference's lead over each with the percentile interval of a paired bootstrap over images."
     check_choice("reference", reference, predictions)
     check_number("confidence", confidence, above=0, maximum=1)
+    check_number("resamples", resamples, minimum=1, integer=True)
+    check_seed(seed)
     frames = {name: frame.sort_values("image", ignore_index=True) for name, frame in predictions.items()}
     for name, frame in frames.items():
         if not frame[["image", "label"]].equals(frames[reference][["image", "label"]]):
