@@ -103,6 +103,18 @@ def test_everything_is_pinned():
     assert all("==" in requirement for requirement in REQUIREMENTS + DEVELOPMENT)
 
 
+def test_imports_are_declared():
+    "Every package that the library imports is a requirement."
+    names = {"PIL": "pillow", "sklearn": "scikit-learn"}
+    declared = {re.split("[=<>]", requirement)[0] for requirement in REQUIREMENTS}
+    lazily = {"resvg_py"} # to rebuild the emoji, a development requirement
+    for path in (ROOT/"vit_plasticity").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+            for top in {module.split(".")[0] for module in modules} - set(sys.stdlib_module_names) - {"vit_plasticity"} - lazily:
+                assert names.get(top, top) in declared, f"{path.name} imports {top}"
+
+
 def test_readme_equals_index():
     subprocess.run([sys.executable, "scripts/readme.py", "--check"], cwd=ROOT, check=True)
 

@@ -147,13 +147,17 @@ def _resize_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tenso
     weights = (1 - (pixel - centre).abs() / scale.clamp(min=1)).clamp(min=0) * inside
     return weights / weights.sum(-1, keepdim=True)
 
-# %% ../nbs/api/03_data.ipynb #c27633b4c
+# %% ../nbs/api/03_data.ipynb #c27ba263e
 def resize_boxes(
     images: Tensor, # `(batch, channels, height, width)`
     boxes: Tensor, # `(batch, 4)`: top, left, height, width of each image's box, whole pixels
     size: int, # height and width of the result
 ) -> Tensor: # float32 `(batch, channels, size, size)`
     "Crop each image to its box and resize that with an antialiased bilinear filter."
+    edges = torch.tensor(images.shape[2:], device=boxes.device)
+    if not ((boxes[:, :2] >= 0).all() and (boxes[:, 2:] > 0).all() and (boxes[:, :2] + boxes[:, 2:] <= edges).all()):
+        raise ValueError(f"`boxes` must lie inside images of {images.shape[2]} x {images.shape[3]} pixels; got some that do not")
+    check_number("size", size, minimum=1, integer=True)
     top, left, height, width = boxes.to(images.device, torch.float32).unbind(1)
     rows = _resize_weights(top, height, images.shape[2], size)
     columns = _resize_weights(left, width, images.shape[3], size)
@@ -184,7 +188,7 @@ def random_boxes(
     top[none], left[none] = ((height - h) / 2).round()[none], ((width - w) / 2).round()[none]
     return torch.stack((top, left, h, w), 1)
 
-# %% ../nbs/api/03_data.ipynb #c34fe7507
+# %% ../nbs/api/03_data.ipynb #c35d49d9d
 def preprocess(
     images: Tensor, # uint8 `(batch, 3, height, width)`
     config: InputConfig, # the model's image size, mean and standard deviation
@@ -195,6 +199,7 @@ def preprocess(
     "Resize (the largest central square, or a random crop), scale to [0, 1] and normalise a batch."
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"`images` must be uint8 of shape (batch, 3, height, width); got {images.dtype} of shape {tuple(images.shape)}")
+    check_number("crop_scale", crop_scale, above=0, maximum=1)
     images = images.to(device)
     n, _, height, width = images.shape
     if generator is not None:
@@ -208,7 +213,7 @@ def preprocess(
     mean, std = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in (config.mean, config.std))
     return (images / 255 - mean) / std
 
-# %% ../nbs/api/03_data.ipynb #c3646a981
+# %% ../nbs/api/03_data.ipynb #c3746a981
 def shuffled_batches(
     n: int, # number of images
     batch_size: int, # images in each batch, at most `n`

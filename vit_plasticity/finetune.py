@@ -6,7 +6,7 @@
 __all__ = ['OPTIMIZERS', 'PROTOCOLS', 'lr_factor', 'make_optimizer', 'predict', 'NonFiniteLoss', 'Finetuned', 'check_training',
            'finetune', 'mean_features', 'linear_probe', 'run_finetuning', 'run_linear_probe', 'run_grid']
 
-# %% ../nbs/api/06_finetune.ipynb #c035f2dd6
+# %% ../nbs/api/06_finetune.ipynb #c038211de
 import inspect, itertools, math, time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from tqdm import tqdm
 
-from .core import check_choice, check_flag, check_number, check_seed, get_device, get_out_dir, parse_components
+from .core import check_choice, check_flag, check_number, check_seed, get_device, get_out_dir, parse_components, seeded
 from .data import Dataset, load_dataset, preprocess, shuffled_batches
 from .models import backbone_sha256, component_parameters, embed, input_config, load_model, set_trainable
 from .results import Run, stored_run
@@ -84,14 +84,14 @@ class Finetuned:
     evaluations: pd.DataFrame # a row an evaluation: step, val_loss, val_accuracy
     predictions: pd.DataFrame # a row a test image: image, label, prediction (of the best checkpoint)
 
-# %% ../nbs/api/06_finetune.ipynb #c143fe5d6
+# %% ../nbs/api/06_finetune.ipynb #c1403ddd6
 def check_training(
     component: str, optimizer: str, lr: float, steps: int, warmup_steps: int, batch_size: int, seed: int, weight_decay: float,
     clip_norm: float | None, eval_every: int, crop_scale: float | None, n_train: int, # as in `finetune`; the size of the training split
 ):
     "Refuse arguments of `finetune` that can't be right, before anything is computed."
     check_choice("optimizer", optimizer, OPTIMIZERS)
-    check_number("lr", lr, above=0)
+    check_number("lr", lr, above=0, maximum=1e30)
     check_number("steps", steps, minimum=1, maximum=10**9, integer=True)
     check_number("warmup_steps", warmup_steps, minimum=0, maximum=steps - 1, integer=True)
     check_number("batch_size", batch_size, minimum=1, maximum=n_train, integer=True)
@@ -125,7 +125,7 @@ def _summarize(predictions, data, counts, best, time_s) -> pd.DataFrame: # the o
            "final_norm_parameters": counts.final_norm, "head_parameters": counts.head, "trainable_parameters": counts.total, "time_s": time_s}
     return pd.DataFrame([row])
 
-# %% ../nbs/api/06_finetune.ipynb #c17cca3f1
+# %% ../nbs/api/06_finetune.ipynb #c17af6638
 def finetune(
     model: nn.Module, # see `load_model`; trained in place, and left with the best checkpoint's weights
     data: Dataset, # see `load_dataset`
@@ -145,7 +145,10 @@ def finetune(
     progress: bool = True, # show a progress bar
 ) -> Finetuned:
     "Finetune one component with the head (paper, Section 5), keep the checkpoint with the best validation accuracy, and test it."
+    if not isinstance(model, nn.Module) or not isinstance(data, Dataset):
+        raise ValueError(f"`model` and `data` must be what `load_model` and `load_dataset` return; got {type(model).__name__} and {type(data).__name__}")
     check_training(component, optimizer, lr, steps, warmup_steps, batch_size, seed, weight_decay, clip_norm, eval_every, crop_scale, len(data.train.labels))
+    check_flag("final_norm", final_norm)
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
     device, start, config = get_device(device), time.perf_counter(), input_config(model)
@@ -160,7 +163,8 @@ def finetune(
         index = next(batches)
         images = preprocess(data.train.images[index], config, device, generator if crop_scale else None, crop_scale or 1.0)
         for group in stepper.param_groups: group["lr"] = lr * lr_factor(step, steps, warmup_steps)
-        row = _train_step(model, images, data.train.labels[index].to(device), stepper, chosen, list(trainable.values()), clip_norm)
+        with seeded((seed + step) % 2**32): # of dropout, where a model has it
+            row = _train_step(model, images, data.train.labels[index].to(device), stepper, chosen, list(trainable.values()), clip_norm)
         if not (math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"])):
             raise NonFiniteLoss(f"the loss is {row['loss']} and its gradient norm {row['grad_norm']} at step {step} of {steps}; try a smaller `lr` than {lr}",
                                 {"steps": pd.DataFrame(rows), "evaluations": pd.DataFrame(evaluations)})
@@ -176,7 +180,7 @@ def finetune(
     predictions = _test(model.eval(), data.test)
     return Finetuned(_summarize(predictions, data, counts, best, time.perf_counter() - start), steps_frame, pd.DataFrame(evaluations), predictions)
 
-# %% ../nbs/api/06_finetune.ipynb #c28ba3487
+# %% ../nbs/api/06_finetune.ipynb #c28f69324
 @torch.inference_mode()
 def mean_features(
     model: nn.Module, # a timm VisionTransformer
@@ -185,8 +189,11 @@ def mean_features(
 ) -> np.ndarray: # `(n, dim)`
     "The mean over all tokens of what the last block returns, before the final norm."
     device, config = next(model.parameters()).device, input_config(model)
+    training = model.training
     model.eval()
-    return torch.cat([model.blocks(embed(model, preprocess(batch, config, device))).mean(1).cpu() for batch in images.split(batch_size)]).numpy()
+    features = torch.cat([model.blocks(embed(model, preprocess(batch, config, device))).mean(1).cpu() for batch in images.split(batch_size)]).numpy()
+    model.train(training)
+    return features
 
 # %% ../nbs/api/06_finetune.ipynb #c294ce980
 def linear_probe(
@@ -237,21 +244,24 @@ def run_finetuning(
     parameters = _identity(model, network, data, device) | training | {"pretrained": pretrained, "final_norm": True, "protocol": protocol}
     return stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, device=str(device), progress=progress)), out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c34cfc305
+# %% ../nbs/api/06_finetune.ipynb #c346cc3db
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device) -> dict: # what every run depends on
-    return {"model": str(model), "model_sha256": backbone_sha256(network), "dataset": data.name, "data_sha256": data.sha256, "device": device.type}
+    name = Path(model).name if str(model).endswith(".safetensors") else str(model) # the weights' checksum says which file
+    return {"model": name, "model_sha256": backbone_sha256(network), "dataset": data.name, "data_sha256": data.sha256, "device": device.type}
 
-# %% ../nbs/api/06_finetune.ipynb #c35ce8c00
+# %% ../nbs/api/06_finetune.ipynb #c355a9e0d
 def run_linear_probe(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # see `load_dataset`
+    pretrained: bool = True, # False: random weights
+    seed: int = 0, # of random weights
     device: str = "auto", # auto, cpu, cuda
     data_dir: str | Path | None = None, # see `get_data_dir`
     out_dir: str | Path | None = None, # see `get_out_dir`
 ) -> Run: # table: predictions
     "Fit `linear_probe` and store its predictions; a probe that is stored already is loaded."
     device, out_dir, data = get_device(device), get_out_dir(out_dir), load_dataset(dataset, data_dir)
-    network = load_model(model).to(device)
+    network = load_model(model, pretrained=pretrained, seed=seed).to(device)
     return stored_run("linear_probe", _identity(model, network, data, device), lambda: {"predictions": linear_probe(network, data)}, out_dir)
 
 # %% ../nbs/api/06_finetune.ipynb #c378f6d21

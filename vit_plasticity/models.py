@@ -7,7 +7,7 @@ __all__ = ['VIT_MINI', 'FASHION_STATISTICS', 'PARTS', 'save_model', 'read_metada
            'backbone_sha256', 'BlockMaps', 'blocks', 'embed', 'component_inputs', 'Trainable', 'component_parameters',
            'set_trainable']
 
-# %% ../nbs/api/02_models.ipynb #c03e5d9e9
+# %% ../nbs/api/02_models.ipynb #c0369d735
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Callable, Iterator, NamedTuple
 import timm
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from timm.layers import Mlp, PatchEmbed
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
@@ -52,14 +53,15 @@ def read_metadata(
         raise ValueError(f"`model`: {Path(path).name} was not written by save_model and lacks the model's architecture")
     return json.loads(metadata)
 
-# %% ../nbs/api/02_models.ipynb #c09645c85
+# %% ../nbs/api/02_models.ipynb #c09c71bc1
 def _build(architecture: dict, num_classes: int, mean, std) -> VisionTransformer:
     model, size = VisionTransformer(**architecture, num_classes=num_classes), architecture["img_size"]
     model.pretrained_cfg = {"input_size": (3, size, size), "mean": mean, "std": std, "interpolation": "bilinear", "crop_pct": 1.0}
     return model
 
-def _load_file(path: Path) -> VisionTransformer:
+def _load_file(path: Path, pretrained: bool = True) -> VisionTransformer:
     metadata = read_metadata(path)
+    if not pretrained: return _build(*(metadata[key] for key in ("architecture", "num_classes", "mean", "std")))
     with safe_open(path, "pt") as file: weights = {name: file.get_tensor(name) for name in file.keys()}
     if (found := checksum(weights)) != metadata["sha256"]:
         raise ValueError(f"`model`: {path.name} is damaged: SHA-256 of its weights is {found}, not {metadata['sha256']}; get it again")
@@ -72,7 +74,7 @@ def _load_shipped(name: str) -> VisionTransformer:
     try: return _load_file(ASSETS/entry["file"])
     except ValueError as error: raise ValueError(f"{error}; install vit_plasticity again (SHA-256 of the shipped weights: {entry['sha256']})") from None
 
-# %% ../nbs/api/02_models.ipynb #c10d42264
+# %% ../nbs/api/02_models.ipynb #c10d32064
 def load_model(
     name: str = "vit_mini", # vit_mini, a timm model name, or a .safetensors file of `save_model`
     num_classes: int | None = None, # classes of a new, randomly initialised head; None keeps the checkpoint's head
@@ -86,7 +88,7 @@ def load_model(
         if name == "vit_mini" and not pretrained:
             model = _build(VIT_MINI, 10, **FASHION_STATISTICS)
         elif name == "vit_mini": model = _load_shipped(name)
-        elif str(name).endswith(".safetensors"): model = _load_file(Path(name).expanduser())
+        elif str(name).endswith(".safetensors"): model = _load_file(Path(name).expanduser(), pretrained)
         else:
             if not timm.is_model(str(name).split(".")[0]):
                 check_choice("model", name, ["vit_mini", *timm.list_models(pretrained=True), *timm.list_models()], allowed="vit_mini, a timm model or a .safetensors file")
@@ -131,7 +133,7 @@ class BlockMaps:
     fc1: Callable[[Tensor], Tensor]
     fc2: Callable[[Tensor], Tensor]
 
-# %% ../nbs/api/02_models.ipynb #c1656dae2
+# %% ../nbs/api/02_models.ipynb #c168f3f15
 def blocks(
     model: VisionTransformer, # a timm VisionTransformer
 ) -> list[BlockMaps]: # one entry a block
@@ -139,9 +141,11 @@ def blocks(
     if not isinstance(model, VisionTransformer):
         raise ValueError(f"`model` must be a timm VisionTransformer; got {type(model).__name__}")
     if hasattr(model, "head_dist"): raise ValueError(f"`model` must have one head; got {type(model).__name__}, which has a second one for distillation")
+    if not isinstance(model.patch_embed, PatchEmbed) or model.patch_embed.proj.in_channels != 3:
+        raise ValueError(f"`model` must embed patches of 3-channel images linearly (timm's PatchEmbed); got {type(model.patch_embed).__name__}")
     for block in model.blocks:
-        if not isinstance(block, Block) or not all(hasattr(block.mlp, name) for name in ("fc1", "act", "fc2")):
-            raise ValueError(f"`model` must have pre-norm blocks (timm's Block with an MLP of fc1 and fc2); got {type(block).__name__} with {type(getattr(block, 'mlp', None)).__name__}")
+        if not isinstance(block, Block) or type(block.mlp) is not Mlp:
+            raise ValueError(f"`model` must have pre-norm blocks (timm's Block with its plain Mlp); got {type(block).__name__} with {type(getattr(block, 'mlp', None)).__name__}")
     return [BlockMaps(block.norm1, block.attn, block.norm2, block.mlp.fc1, block.mlp.fc2) for block in model.blocks]
 
 # %% ../nbs/api/02_models.ipynb #c179932b8

@@ -44,7 +44,7 @@ def _block_inputs(model, x, y, inputs): # yields, for each block, component -> (
         for of_x, of_y in zip(component_inputs(model, x), component_inputs(model, y)):
             yield {component: (of_x[component], of_y[component]) for component in COMPONENTS}
 
-# %% ../nbs/api/05_plasticity.ipynb #c0833dad0
+# %% ../nbs/api/05_plasticity.ipynb #c082376d7
 @torch.inference_mode()
 def rates_of_change(
     model: nn.Module, # a timm VisionTransformer in evaluation mode
@@ -55,6 +55,7 @@ def rates_of_change(
     "The rate of change of every component on every pair `(x[i], y[i])` (paper, Eq. 1)."
     check_choice("inputs", inputs, INPUTS)
     if x.shape != y.shape: raise ValueError(f"`x` and `y` must have the same shape; got {tuple(x.shape)} and {tuple(y.shape)}")
+    if not (torch.isfinite(x).all() and torch.isfinite(y).all()): raise ValueError("`x` and `y` must be finite; got nan or infinite pixels")
     distinct = (x != y).flatten(1).any(1).cpu()
     if not distinct.any(): raise ValueError(f"`x` and `y` must differ; got {len(x)} pairs of identical images")
     if not distinct.all(): warnings.warn(f"{int((~distinct).sum())} of {len(x)} pairs are identical images and were left out", stacklevel=2)
@@ -69,7 +70,7 @@ def rates_of_change(
     model.train(was_training)
     return pd.concat(frames, ignore_index=True)
 
-# %% ../nbs/api/05_plasticity.ipynb #c16822afa
+# %% ../nbs/api/05_plasticity.ipynb #c1657f3f3
 def sample_rates(
     model: nn.Module, # a timm VisionTransformer
     source: Split, # pretraining images, see `data.Split`
@@ -83,6 +84,8 @@ def sample_rates(
 ) -> pd.DataFrame: # pair, layer, component, rate
     "Rates of change on randomly matched pairs, no image used twice."
     check_choice("inputs", inputs, INPUTS)
+    if not (isinstance(source, Split) and isinstance(target, Split)):
+        raise ValueError(f"`source` and `target` must be splits, such as load_dataset('mini/digits').test; got {type(source).__name__} and {type(target).__name__}")
     check_number("n_pairs", n_pairs, minimum=2, maximum=min(len(source.images), len(target.images)), integer=True)
     check_seed(seed)
     check_number("batch_size", batch_size, minimum=1, integer=True)
@@ -95,14 +98,14 @@ def sample_rates(
         frames.append(rates.assign(pair=rates.pair + start))
     return pd.concat(frames, ignore_index=True)
 
-# %% ../nbs/api/05_plasticity.ipynb #c17cc8127
+# %% ../nbs/api/05_plasticity.ipynb #c171917c2
 def summarize_rates(
     rates: pd.DataFrame, # pair, layer, component, rate
     over_layers: bool = False, # True: average each pair over the layers first
     confidence: float = 0.95, # of the interval of the mean over pairs
 ) -> pd.DataFrame: # [layer,] component, plasticity, std, ci_low, ci_high, n
     "Mean rate of change with Student's interval over pairs; layers are fixed, and the interval says nothing of other data sets or checkpoints."
-    check_number("confidence", confidence, above=0, maximum=1)
+    check_number("confidence", confidence, above=0, maximum=0.9999)
     keys = ["component"] if over_layers else ["layer", "component"]
     if over_layers: rates = rates.groupby(["pair", "component"], as_index=False).rate.mean()
     table = rates.groupby(keys).rate.agg(plasticity="mean", std="std", n="size").reset_index()
@@ -137,7 +140,7 @@ def rank_components(
     table = table.assign(rank=range(1, len(table) + 1), **{name: [*values, np.nan] for name, values in columns.items()})
     return table[["rank", "component", "plasticity", "ci_low", "ci_high", *columns]]
 
-# %% ../nbs/api/05_plasticity.ipynb #c24ee329b
+# %% ../nbs/api/05_plasticity.ipynb #c2455c2be
 def run_plasticity(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # downstream: its test split
@@ -153,10 +156,11 @@ def run_plasticity(
     "Sample the rates of change and store them; a run that is stored already is loaded."
     check_choice("inputs", inputs, INPUTS)
     check_seed(seed)
+    if source == dataset: raise ValueError(f"`source` must be another data set than `dataset`, so that no image is used twice; got {source!r} for both")
     device, out_dir = get_device(device), get_out_dir(out_dir)
     x, y = load_dataset(source, data_dir), load_dataset(dataset, data_dir)
     check_number("n_pairs", n_pairs, minimum=2, maximum=min(len(x.test.labels), len(y.test.labels)), integer=True)
     network = load_model(model)
-    parameters = {"model": str(model), "model_sha256": backbone_sha256(network), "dataset": dataset, "data_sha256": y.sha256, "source": source, "source_sha256": x.sha256,
+    parameters = {"model": Path(model).name if str(model).endswith(".safetensors") else str(model), "model_sha256": backbone_sha256(network), "dataset": dataset, "data_sha256": y.sha256, "source": source, "source_sha256": x.sha256,
                   "inputs": inputs, "n_pairs": int(n_pairs), "seed": int(seed), "device": device.type}
     return stored_run("plasticity", parameters, lambda: {"rates": sample_rates(network, x.test, y.test, n_pairs, seed, inputs, device=str(device), progress=progress)}, out_dir)

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['run_id', 'Run', 'provenance', 'stored_run', 'read_runs']
 
-# %% ../nbs/api/01_results.ipynb #c03371487
-import datetime, hashlib, json, os, platform, shutil, subprocess, time
+# %% ../nbs/api/01_results.ipynb #c03e248ec
+import datetime, hashlib, json, os, platform, shutil, subprocess, tempfile, time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -50,24 +50,25 @@ def provenance() -> dict: # versions, commit and machine
             "modified": bool(git("status", "--porcelain", "--", "vit_plasticity")) if root else None,
             "processor": platform.machine(), "threads": torch.get_num_threads()}
 
-# %% ../nbs/api/01_results.ipynb #c102b3793
+# %% ../nbs/api/01_results.ipynb #c101e28e1
 def _read_run(folder: Path) -> Run:
-    try: info = json.loads((folder/"run.json").read_text(encoding="utf-8"))
+    try:
+        info = json.loads((folder/"run.json").read_text(encoding="utf-8"))
+        if missing := [name for name in info.get("tables", []) if not (folder/f"{name}.parquet").is_file()]: raise ValueError(f"missing tables: {missing}")
     except (OSError, ValueError) as error: info = {"status": "damaged", "error": str(error)} # not ours, or changed by hand
     return Run(folder, info)
 
 def _write_run(folder: Path, info: dict, tables: dict): # into a temporary folder, then renamed
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        temporary.mkdir(parents=True)
         for name, table in tables.items(): table.to_parquet(temporary/f"{name}.parquet", index=False)
-        (temporary/"run.json").write_text(json.dumps(info, indent=1), encoding="utf-8")
-        if folder.exists() and _read_run(folder).info["status"] != "finished": shutil.rmtree(folder) # an earlier failure
-        os.rename(temporary, folder)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if not folder.exists(): raise # e.g. the disk is full; else another process has stored the same run meanwhile
+        (temporary/"run.json").write_text(json.dumps(info | {"tables": sorted(tables)}, indent=1), encoding="utf-8")
+        if folder.exists() and _read_run(folder).info["status"] != "finished": shutil.rmtree(folder, ignore_errors=True) # an earlier failure
+        try: os.rename(temporary, folder)
+        except OSError: # another process has stored the same run meanwhile
+            if not folder.exists(): raise
+    finally: shutil.rmtree(temporary, ignore_errors=True)
 
 # %% ../nbs/api/01_results.ipynb #c110647a3
 def stored_run(

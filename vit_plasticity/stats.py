@@ -13,7 +13,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from .core import check_choice, check_number, check_seed
 
-# %% ../nbs/api/08_stats.ipynb #c05436fe7
+# %% ../nbs/api/08_stats.ipynb #c05b17dbc
 def compare_predictions(
     predictions: dict[str, pd.DataFrame], # configuration -> image, label, prediction, over the same test images
     reference: str, # the configuration that the others are subtracted from
@@ -23,7 +23,7 @@ def compare_predictions(
 ) -> pd.DataFrame: # configuration, accuracy, ci_low, ci_high, n, and lead (reference minus it), lead_low, lead_high
     "Accuracies with Wilson's interval, and the reference's lead over each with the percentile interval of a paired bootstrap over images."
     check_choice("reference", reference, predictions)
-    check_number("confidence", confidence, above=0, maximum=1)
+    check_number("confidence", confidence, above=0, maximum=0.9999)
     check_number("resamples", resamples, minimum=1, integer=True)
     check_seed(seed)
     frames = {name: frame.sort_values("image", ignore_index=True) for name, frame in predictions.items()}
@@ -53,14 +53,15 @@ def select_lr(
     best = best.merge(ends).assign(at_edge=lambda t: (t.lr == t.lowest) | (t.lr == t.highest)).drop(columns=["lowest", "highest"])
     return rows.merge(best, on=["dataset", "configuration", "lr"])
 
-# %% ../nbs/api/08_stats.ipynb #c123800c9
+# %% ../nbs/api/08_stats.ipynb #c12be0328
 def mean_over_seeds(
     rows: pd.DataFrame, # dataset, configuration, seed, and the column `value`
     value: str = "test_accuracy", # what to average
     confidence: float = 0.95, # of the interval
 ) -> pd.DataFrame: # dataset, configuration, mean, std, ci_low, ci_high, n
     "Mean over seeds with Student's interval (nan for a single seed)."
-    check_number("confidence", confidence, above=0, maximum=1)
+    check_number("confidence", confidence, above=0, maximum=0.9999)
+    if rows.duplicated(["dataset", "configuration", "seed"]).any(): raise ValueError("`rows` must hold each seed once for a data set and configuration; got some twice: filter the runs")
     table = rows.groupby(["dataset", "configuration"], sort=False)[value].agg(["mean", "std", "size"]).rename(columns={"size": "n"}).reset_index()
     half = stats.t.ppf((1 + confidence) / 2, table.n - 1) * table["std"] / np.sqrt(table.n)
     return table.assign(ci_low=table["mean"] - half, ci_high=table["mean"] + half)[["dataset", "configuration", "mean", "std", "ci_low", "ci_high", "n"]]
