@@ -126,14 +126,21 @@ def _summarize(predictions, data, counts, best, time_s) -> pd.DataFrame: # the o
            "final_norm_parameters": counts.final_norm, "head_parameters": counts.head, "trainable_parameters": counts.total, "time_s": time_s}
     return pd.DataFrame([row])
 
-# %% ../nbs/api/06_finetune.ipynb #c17df057f
+# %% ../nbs/api/06_finetune.ipynb #c17f48478
+def _record(model, data, counts, best, rows, evaluations, start) -> Finetuned: # of a training that has ended
+    steps = pd.DataFrame(rows)
+    steps["component_grad_rms"] = steps.component_grad_norm / math.sqrt(max(counts.component, 1))
+    predictions = _test(model, data.test)
+    return Finetuned(_summarize(predictions, data, counts, best, time.perf_counter() - start), steps, pd.DataFrame(evaluations), predictions)
+
+# %% ../nbs/api/06_finetune.ipynb #c18df057f
 def _check_fit(model, data): # do the model and the data fit each other?
     if not isinstance(model, nn.Module) or not isinstance(data, Dataset):
         raise ValueError(f"`model` and `data` must be what `load_model` and `load_dataset` return; got {type(model).__name__} and {type(data).__name__}")
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
 
-# %% ../nbs/api/06_finetune.ipynb #c18963bce
+# %% ../nbs/api/06_finetune.ipynb #c190b0048
 def finetune(
     model: nn.Module, # see `load_model`; trained in place, and left with the best checkpoint's weights
     data: Dataset, # see `load_dataset`
@@ -157,8 +164,7 @@ def finetune(
     check_training(component, optimizer, lr, steps, warmup_steps, batch_size, seed, weight_decay, clip_norm, eval_every, crop_scale, len(data.train.labels))
     check_flag("final_norm", final_norm)
     device, start, config = get_device(device), time.perf_counter(), input_config(model)
-    counts = set_trainable(model, component, final_norm)
-    model.to(device).train()
+    counts, model = set_trainable(model, component, final_norm), model.to(device).train()
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     chosen = list(component_parameters(model, component).values())
     stepper = make_optimizer(list(trainable.values()), optimizer, lr, weight_decay)
@@ -178,14 +184,10 @@ def finetune(
             evaluations.append({"step": step + 1, **_validate(model, data.val)})
             if not best or evaluations[-1]["val_accuracy"] > best["val_accuracy"]:
                 best = evaluations[-1] | {"weights": {name: p.detach().clone() for name, p in trainable.items()}}
-    with torch.no_grad():
-        for name, weight in best["weights"].items(): trainable[name].copy_(weight)
-    steps_frame = pd.DataFrame(rows)
-    steps_frame["component_grad_rms"] = steps_frame.component_grad_norm / math.sqrt(max(counts.component, 1))
-    predictions = _test(model.eval(), data.test)
-    return Finetuned(_summarize(predictions, data, counts, best, time.perf_counter() - start), steps_frame, pd.DataFrame(evaluations), predictions)
+    model.load_state_dict(best["weights"], strict=False) # the trainable ones
+    return _record(model.eval(), data, counts, best, rows, evaluations, start)
 
-# %% ../nbs/api/06_finetune.ipynb #c29f69324
+# %% ../nbs/api/06_finetune.ipynb #c30f69324
 @torch.inference_mode()
 def mean_features(
     model: nn.Module, # a timm VisionTransformer
@@ -200,7 +202,7 @@ def mean_features(
     model.train(training)
     return features
 
-# %% ../nbs/api/06_finetune.ipynb #c304ce980
+# %% ../nbs/api/06_finetune.ipynb #c314ce980
 def linear_probe(
     model: nn.Module, # a timm VisionTransformer
     data: Dataset, # trained on its training split, tested on its test split
@@ -210,11 +212,11 @@ def linear_probe(
     probe.fit(mean_features(model, data.train.images), data.train.labels)
     return pd.DataFrame({"image": np.arange(len(data.test.labels)), "label": data.test.labels.numpy(), "prediction": probe.predict(mean_features(model, data.test.images))})
 
-# %% ../nbs/api/06_finetune.ipynb #c33284e47
+# %% ../nbs/api/06_finetune.ipynb #c34284e47
 PROTOCOLS = {"mini": dict(steps=120, warmup_share=0.1, batch_size=64, eval_every=30, lr={"sgd": 0.2, "adamw": 0.002}, # the defaults of one run
                           lrs=(0.02, 0.06, 0.2, 0.6), seeds=(0, 42, 3407))} # the study's grid
 
-# %% ../nbs/api/06_finetune.ipynb #c34fcac8f
+# %% ../nbs/api/06_finetune.ipynb #c35fcac8f
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -249,12 +251,12 @@ def run_finetuning(
     parameters = _identity(model, network, data, device) | training | {"pretrained": pretrained, "final_norm": True, "protocol": protocol}
     return stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, device=str(device), progress=progress)), out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c356cc3db
+# %% ../nbs/api/06_finetune.ipynb #c366cc3db
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device) -> dict: # what every run depends on
     name = Path(model).name if str(model).endswith(".safetensors") else str(model) # the weights' checksum says which file
     return {"model": name, "model_sha256": backbone_sha256(network), "dataset": data.name, "data_sha256": data.sha256, "device": device.type}
 
-# %% ../nbs/api/06_finetune.ipynb #c365a9e0d
+# %% ../nbs/api/06_finetune.ipynb #c375a9e0d
 def run_linear_probe(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # see `load_dataset`
@@ -269,7 +271,7 @@ def run_linear_probe(
     network = load_model(model, pretrained=pretrained, seed=seed).to(device)
     return stored_run("linear_probe", _identity(model, network, data, device), lambda: {"predictions": linear_probe(network, data)}, out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c388f6d21
+# %% ../nbs/api/06_finetune.ipynb #c398f6d21
 def _run_one(arguments: dict): # in a worker process: one thread, no progress bar of its own
     torch.set_num_threads(1)
     run_finetuning(**arguments, progress=False)
