@@ -11,7 +11,7 @@ settings = config["DEFAULT"]
 
 setup(
     name=settings["lib_name"], version=settings["version"], description=settings["description"], keywords=settings["keywords"],
-    author=settings["author"], license="Apache-2.0", url=settings["git_url"],
+    author=settings["author"], license="Apache-2.0",
     long_description=(root/"README.md").read_text(encoding="utf-8"), long_description_content_type="text/markdown",
     packages=find_packages(include=["vit_plasticity*"]), package_data={"vit_plasticity": ["assets/*"]}, zip_safe=False,
     python_requires=f">={settings['min_python']}",

@@ -14,6 +14,10 @@ def test_there_are_notebooks():
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook(path):
+def test_notebook(path, tmp_path):
+    if path.parent.name == "nbs": # an experiment: run anew, in a copy that stores elsewhere
+        text = path.read_text(encoding="utf-8").replace("out_dir: str | None = None", f"out_dir: str | None = '{tmp_path}'")
+        path = tmp_path/path.name
+        path.write_text(text, encoding="utf-8")
     done = subprocess.run(["nbdev_test", "--path", path, "--n_workers", "0"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "Success." in done.stdout + done.stderr, done.stdout + done.stderr

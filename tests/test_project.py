@@ -76,6 +76,7 @@ def test_exported_names_are_defined():
 
 @pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
 def test_library_notebook(path):
+    assert not any(line.startswith("# # ") for cell in json.loads(path.read_text())["cells"] for line in cell["source"])
     for source, cell in code_cells(path):
         assert not cell["outputs"], "library notebooks are kept without outputs"
         assert not (source.startswith("#| export") and source.count("\n") > 45), "an exported cell is too long"

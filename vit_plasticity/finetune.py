@@ -140,13 +140,13 @@ def _check_fit(model, data): # do the model and the data fit each other?
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
 
-# %% ../nbs/api/06_finetune.ipynb #c190b0048
+# %% ../nbs/api/06_finetune.ipynb #c19cc0d88
 def finetune(
     model: nn.Module, # see `load_model`; trained in place, and left with the best checkpoint's weights
     data: Dataset, # see `load_dataset`
     component: str = "mha", # mha, fc1, fc2, ln2, ln1, emb, sums such as "mha+fc1", all or head
     optimizer: str = "sgd", # sgd (momentum 0.9) or adamw
-    lr: float = 0.1, # peak learning rate
+    lr: float = 0.2, # peak learning rate; suits SGD on the mini tasks (AdamW: about 0.002)
     steps: int = 120, # optimizer steps
     warmup_steps: int = 12, # of linear warm-up, fewer than `steps`
     batch_size: int = 64, # images a step
@@ -170,7 +170,7 @@ def finetune(
     stepper = make_optimizer(list(trainable.values()), optimizer, lr, weight_decay)
     generator = torch.Generator().manual_seed(seed)
     batches, rows, evaluations, best = shuffled_batches(len(data.train.labels), batch_size, generator), [], [], {}
-    for step in tqdm(range(steps), desc=f"finetune {component}", unit="step", disable=not progress):
+    for step in tqdm(range(steps), desc=f"finetune {component}", unit="step", mininterval=1, disable=not progress):
         index = next(batches)
         images = preprocess(data.train.images[index], config, device, generator if crop_scale else None, crop_scale or 1.0)
         for group in stepper.param_groups: group["lr"] = lr * lr_factor(step, steps, warmup_steps)

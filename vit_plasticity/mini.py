@@ -224,11 +224,11 @@ EMOJI_STYLES = {"noto": "noto", "fluent": "fluent-emoji-flat"}   # name -> packa
 EMOJI_CLASSES = ("Activities", "Animals & Nature", "Food & Drink", "Objects", "People & Body",
                  "Smileys & Emotion", "Symbols", "Travel & Places")
 
-# %% ../nbs/api/11_mini.ipynb #c28068846
+# %% ../nbs/api/11_mini.ipynb #c28da3da0
 def emoji_concepts(
     packages_dir: str, # holds node_modules
 ) -> dict:             # code points, e.g. "1f600" -> (class, {style: icon name})
-    "Emoji that both styles draw and put into the same category, without flags and skin tones ."
+    "Emoji that both styles draw and put into the same category, without flags and skin tones."
     found = []
     for package in EMOJI_STYLES.values():
         folder = Path(packages_dir) / "node_modules/@iconify-json" / package

@@ -70,7 +70,7 @@ def rates_of_change(
     model.train(was_training)
     return pd.concat(frames, ignore_index=True)
 
-# %% ../nbs/api/05_plasticity.ipynb #c1657f3f3
+# %% ../nbs/api/05_plasticity.ipynb #c1642037d
 def sample_rates(
     model: nn.Module, # a timm VisionTransformer
     source: Split, # pretraining images, see `data.Split`
@@ -92,7 +92,7 @@ def sample_rates(
     device, config, generator = get_device(device), input_config(model), torch.Generator().manual_seed(seed)
     model, frames = model.to(device), []
     chosen = [split.images[torch.randperm(len(split.images), generator=generator)[:n_pairs]] for split in (source, target)]
-    for start in tqdm(range(0, n_pairs, batch_size), desc=f"rates, {inputs}", unit="batch", disable=not progress):
+    for start in tqdm(range(0, n_pairs, batch_size), desc=f"rates, {inputs}", unit="batch", mininterval=1, disable=not progress):
         x, y = (preprocess(images[start:start + batch_size], config, device) for images in chosen)
         rates = rates_of_change(model, x, y, inputs)
         frames.append(rates.assign(pair=rates.pair + start))

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['run_id', 'Run', 'provenance', 'stored_run', 'read_runs']
 
-# %% ../nbs/api/01_results.ipynb #c03e248ec
-import datetime, hashlib, json, os, platform, shutil, subprocess, tempfile, time
+# %% ../nbs/api/01_results.ipynb #c0308b203
+import datetime, hashlib, json, os, platform, shutil, subprocess, time, uuid
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -50,7 +50,7 @@ def provenance() -> dict: # versions, commit and machine
             "modified": bool(git("status", "--porcelain", "--", "vit_plasticity")) if root else None,
             "processor": platform.machine(), "threads": torch.get_num_threads()}
 
-# %% ../nbs/api/01_results.ipynb #c101e28e1
+# %% ../nbs/api/01_results.ipynb #c10ea51c3
 def _read_run(folder: Path) -> Run:
     try:
         info = json.loads((folder/"run.json").read_text(encoding="utf-8"))
@@ -59,8 +59,10 @@ def _read_run(folder: Path) -> Run:
     return Run(folder, info)
 
 def _write_run(folder: Path, info: dict, tables: dict): # into a temporary folder, then renamed
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    for stale in folder.parent.glob(f".{folder.name}.*"): # of processes that were killed
+        if time.time() - stale.stat().st_mtime > 86_400: shutil.rmtree(stale, ignore_errors=True)
+    temporary.mkdir(parents=True)
     try:
         for name, table in tables.items(): table.to_parquet(temporary/f"{name}.parquet", index=False)
         (temporary/"run.json").write_text(json.dumps(info | {"tables": sorted(tables)}, indent=1), encoding="utf-8")

@@ -66,21 +66,22 @@ def mean_over_seeds(
     half = stats.t.ppf((1 + confidence) / 2, table.n - 1) * table["std"] / np.sqrt(table.n)
     return table.assign(ci_low=table["mean"] - half, ci_high=table["mean"] + half)[["dataset", "configuration", "mean", "std", "ci_low", "ci_high", "n"]]
 
-# %% ../nbs/api/08_stats.ipynb #c15aeb610
+# %% ../nbs/api/08_stats.ipynb #c15039893
 def pretraining_gain(
-    rows: pd.DataFrame, # a row a run: dataset, pretrained, lr, seed, val_accuracy, test_accuracy
+    rows: pd.DataFrame, # a row a run: dataset, pretrained, lr, seed, val_accuracy, test_accuracy, majority_class (the commonest training label)
     probes: pd.DataFrame, # dataset, label, prediction of linear probes
-) -> pd.DataFrame: # dataset, majority, probe, scratch and full (each with _low, _high and _lr), and gain (full minus scratch, by seed) with gain_low, gain_high
+) -> pd.DataFrame: # dataset, majority, probe, scratch and full (each with _low, _high, _lr and _n, the seeds), and gain (full minus scratch, by seed) with gain_low, gain_high
     "Does pretraining help? Test accuracies at the learning rate of the best validation accuracy, 95 % intervals over seeds."
     rows = select_lr(rows.assign(configuration=np.where(rows.pretrained, "full", "scratch")))
     pairs = rows.pivot(index=["dataset", "seed"], columns="configuration", values="test_accuracy").reset_index()
     parts = pd.concat([mean_over_seeds(rows), mean_over_seeds(pairs.assign(configuration="gain", test_accuracy=pairs.full - pairs.scratch))])
-    wide = parts.pivot(index="dataset", columns="configuration", values=["mean", "ci_low", "ci_high"])
+    wide = parts.pivot(index="dataset", columns="configuration", values=["mean", "ci_low", "ci_high", "n"])
     rates = rows.groupby(["dataset", "configuration"]).lr.first().unstack()
     correct = probes.assign(right=probes.label == probes.prediction).groupby("dataset").right.mean()
-    commonest = probes.groupby("dataset").label.agg(lambda labels: labels.value_counts(normalize=True).iloc[0])
+    classes = rows.groupby("dataset").majority_class.first()
+    commonest = probes.assign(right=probes.label == probes.dataset.map(classes)).groupby("dataset").right.mean()
     columns = {"majority": commonest, "probe": correct}
     for name in ("scratch", "full", "gain"):
         columns |= {name: wide["mean", name], f"{name}_low": wide["ci_low", name], f"{name}_high": wide["ci_high", name]}
-        if name != "gain": columns[f"{name}_lr"] = rates[name]
+        if name != "gain": columns |= {f"{name}_lr": rates[name], f"{name}_n": wide["n", name].astype(int)}
     return pd.DataFrame(columns).rename_axis("dataset").loc[probes.dataset.unique()].reset_index()
