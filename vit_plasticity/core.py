@@ -89,7 +89,7 @@ def check_flag(
 def _allowed(annotation: ast.expr) -> set: # names of the types in an annotation such as `float | None`
     return {str(getattr(node, "id", getattr(node, "value", None))) for node in ast.walk(annotation) if isinstance(node, (ast.Name, ast.Constant))}
 
-# %% ../nbs/api/00_core.ipynb #c180880fd
+# %% ../nbs/api/00_core.ipynb #c180333c1
 def _declared(cell: str) -> dict: # name -> names of its types, for each `name: type = value` of a cell
     try: body = ast.parse(cell).body
     except SyntaxError: return {} # a cell with magics
@@ -106,7 +106,7 @@ def check_parameters(
     if not declared:
         raise ValueError("`check_parameters` must follow the cell that declares the parameters, e.g. `lr: float = 0.1`; found none")
     for node in ast.parse(injected).body:
-        name, value = node.targets[0].id, ast.literal_eval(node.value) if not isinstance(node.value, ast.Call) else float("nan")
+        name, value = node.targets[0].id, eval(ast.unparse(node.value), {"float": float}) # papermill writes nan as float('nan')
         check_choice("parameter", name, declared)
         given = type(value).__name__
         if given not in declared[name] and not (given == "int" and "float" in declared[name]):
@@ -123,16 +123,16 @@ def seeded(
         torch.manual_seed(seed)
         yield
 
-# %% ../nbs/api/00_core.ipynb #c23c7bd70
+# %% ../nbs/api/00_core.ipynb #c237758ae
 def get_device(
     device: str = "auto", # auto (CUDA where there is one, else the CPU), cpu, cuda or cuda:<index>
 ) -> torch.device:
     "The torch device named by `device`; CUDA that is asked for but absent is an error, not a fallback."
     if device == "auto": device = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, index = str(device).partition(":")
-    check_choice("device", kind, ("auto", "cpu", "cuda"))
+    kind, colon, index = str(device).partition(":")
+    if kind != "cuda" or colon and not index.isdecimal(): check_choice("device", device, ("auto", "cpu", "cuda"), "auto, cpu, cuda or cuda:<index>")
     count = torch.cuda.device_count()
-    if kind == "cuda" and (index and not index.isdigit() or int(index or 0) >= count):
+    if kind == "cuda" and int(index or 0) >= count:
         raise ValueError(f"`device` must be one that this machine has (cpu, and {count} CUDA devices); got {device!r}; use device='auto'")
     return torch.device(device)
 

@@ -6,7 +6,7 @@
 __all__ = ['OPTIMIZERS', 'PROTOCOLS', 'lr_factor', 'make_optimizer', 'predict', 'NonFiniteLoss', 'Finetuned', 'check_training',
            'finetune', 'mean_features', 'linear_probe', 'run_finetuning', 'run_linear_probe', 'run_grid']
 
-# %% ../nbs/api/06_finetune.ipynb #c038211de
+# %% ../nbs/api/06_finetune.ipynb #c036608d5
 import inspect, itertools, math, time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from tqdm import tqdm
 from .core import check_choice, check_flag, check_number, check_seed, get_device, get_out_dir, parse_components, seeded
 from .data import Dataset, load_dataset, preprocess, shuffled_batches
 from .models import backbone_sha256, component_parameters, embed, input_config, load_model, set_trainable
-from .results import Run, stored_run
+from .results import Run, load_run, stored_run
 
 # %% ../nbs/api/06_finetune.ipynb #c06d6559d
 def lr_factor(
@@ -216,7 +216,7 @@ def linear_probe(
 PROTOCOLS = {"mini": dict(steps=120, warmup_share=0.1, batch_size=64, eval_every=30, lr={"sgd": 0.2, "adamw": 0.002}, # the defaults of one run
                           lrs=(0.02, 0.06, 0.2, 0.6), seeds=(0, 42, 3407))} # the study's grid
 
-# %% ../nbs/api/06_finetune.ipynb #c35fcac8f
+# %% ../nbs/api/06_finetune.ipynb #c350a52ab
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -232,12 +232,14 @@ def run_finetuning(
     device: str = "auto", # auto, cpu, cuda
     data_dir: str | Path | None = None, # see `get_data_dir`
     out_dir: str | Path | None = None, # see `get_out_dir`
+    final_norm: bool = True, # see `finetune`
     progress: bool = True, # show a progress bar
 ) -> Run: # tables: summary, steps, evaluations, predictions
     "Finetune a component as `finetune` does and store its rows; a run that is stored already is loaded."
     settings = PROTOCOLS[check_choice("protocol", protocol, PROTOCOLS)]
     check_choice("optimizer", optimizer, OPTIMIZERS)
     check_flag("pretrained", pretrained)
+    check_flag("final_norm", final_norm)
     steps = check_number("steps", settings["steps"] if steps is None else steps, minimum=1, maximum=10**9, integer=True)
     training = dict(component="+".join(parse_components(component)), optimizer=optimizer, lr=settings["lr"][optimizer] if lr is None else lr, steps=steps,
                     warmup_steps=int(settings["warmup_share"] * steps) if warmup_steps is None else warmup_steps,
@@ -248,8 +250,8 @@ def run_finetuning(
     check_training(**training, n_train=len(data.train.labels))
     training |= {name: kind(training[name]) for name, kind in (("lr", float), ("steps", int), ("warmup_steps", int), ("batch_size", int), ("seed", int))} # one value, one run
     network = load_model(model, num_classes=len(data.classes), pretrained=pretrained, seed=seed)
-    parameters = _identity(model, network, data, device) | training | {"pretrained": pretrained, "final_norm": True, "protocol": protocol}
-    return stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, device=str(device), progress=progress)), out_dir)
+    parameters = _identity(model, network, data, device) | training | {"pretrained": pretrained, "final_norm": final_norm, "protocol": protocol}
+    return stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, final_norm=final_norm, device=str(device), progress=progress)), out_dir)
 
 # %% ../nbs/api/06_finetune.ipynb #c366cc3db
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device) -> dict: # what every run depends on
@@ -271,19 +273,21 @@ def run_linear_probe(
     network = load_model(model, pretrained=pretrained, seed=seed).to(device)
     return stored_run("linear_probe", _identity(model, network, data, device), lambda: {"predictions": linear_probe(network, data)}, out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c398f6d21
-def _run_one(arguments: dict): # in a worker process: one thread, no progress bar of its own
+# %% ../nbs/api/06_finetune.ipynb #c3945d682
+def _run_one(arguments: dict) -> Path: # in a worker process: one thread, no progress bar of its own
     torch.set_num_threads(1)
-    run_finetuning(**arguments, progress=False)
+    return run_finetuning(**arguments, progress=False).folder
 
 def run_grid(
     processes: int = 2, # runs at the same time, one thread each
     **lists, # arguments of `run_finetuning`, each a value or a list of values
-):
+) -> list[Run]: # in the order of the combinations
     "Run every combination of the listed arguments; a run that fails is named at the end, after all others."
     check_number("processes", processes, minimum=1, integer=True)
     for name in lists: check_choice("lists", name, inspect.signature(run_finetuning).parameters)
     values = {name: value if isinstance(value, (list, tuple)) else [value] for name, value in lists.items()}
+    for name, given in values.items():
+        if not given: raise ValueError(f"`{name}` must list at least one value; got {given!r}")
     for component in values.get("component", []): parse_components(component)
     grid, failures = [dict(zip(values, combination)) for combination in itertools.product(*values.values())], []
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -291,3 +295,4 @@ def run_grid(
         for future in tqdm(as_completed(futures), total=len(grid), desc="runs", unit="run"):
             if (error := future.exception()) is not None: failures.append(f"{futures[future]}: {error}")
     if failures: raise RuntimeError(f"{len(failures)} of {len(grid)} runs failed; the first is {failures[0]}")
+    return [load_run(future.result()) for future in futures]

@@ -13,7 +13,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from .core import check_choice, check_number, check_seed
 
-# %% ../nbs/api/08_stats.ipynb #c05b17dbc
+# %% ../nbs/api/08_stats.ipynb #c05fcbf39
 def compare_predictions(
     predictions: dict[str, pd.DataFrame], # configuration -> image, label, prediction, over the same test images
     reference: str, # the configuration that the others are subtracted from
@@ -26,6 +26,8 @@ def compare_predictions(
     check_number("confidence", confidence, above=0, maximum=0.9999)
     check_number("resamples", resamples, minimum=1, integer=True)
     check_seed(seed)
+    for name, frame in predictions.items():
+        if frame.empty or frame.image.duplicated().any(): raise ValueError(f"`predictions` must hold each test image once; those of {name!r} are {'none' if frame.empty else 'repeated'}")
     frames = {name: frame.sort_values("image", ignore_index=True) for name, frame in predictions.items()}
     for name, frame in frames.items():
         if not frame[["image", "label"]].equals(frames[reference][["image", "label"]]):
@@ -42,11 +44,12 @@ def compare_predictions(
         rows.append(row)
     return pd.DataFrame(rows).reindex(columns=["configuration", "accuracy", "ci_low", "ci_high", "n", "lead", "lead_low", "lead_high"])
 
-# %% ../nbs/api/08_stats.ipynb #c1191c39d
+# %% ../nbs/api/08_stats.ipynb #c117aeef5
 def select_lr(
     rows: pd.DataFrame, # dataset, configuration, lr, seed, val_accuracy, ... : a row a run
 ) -> pd.DataFrame: # the rows at the best learning rate of each (dataset, configuration), with `at_edge`: is it the grid's lowest or highest?
     "Keep the learning rate with the best mean validation accuracy over seeds (the lower one of equals)."
+    if rows.val_accuracy.isna().any(): raise ValueError("`rows` must have a `val_accuracy` in each row; got nan: filter the runs")
     means = rows.groupby(["dataset", "configuration", "lr"], as_index=False).val_accuracy.mean().sort_values(["val_accuracy", "lr"], ascending=[False, True])
     best = means.drop_duplicates(["dataset", "configuration"])[["dataset", "configuration", "lr"]]
     ends = rows.groupby(["dataset", "configuration"], as_index=False).lr.agg(lowest="min", highest="max")
@@ -66,12 +69,13 @@ def mean_over_seeds(
     half = stats.t.ppf((1 + confidence) / 2, table.n - 1) * table["std"] / np.sqrt(table.n)
     return table.assign(ci_low=table["mean"] - half, ci_high=table["mean"] + half)[["dataset", "configuration", "mean", "std", "ci_low", "ci_high", "n"]]
 
-# %% ../nbs/api/08_stats.ipynb #c15039893
+# %% ../nbs/api/08_stats.ipynb #c151bdb65
 def pretraining_gain(
     rows: pd.DataFrame, # a row a run: dataset, pretrained, lr, seed, val_accuracy, test_accuracy, majority_class (the commonest training label)
     probes: pd.DataFrame, # dataset, label, prediction of linear probes
 ) -> pd.DataFrame: # dataset, majority, probe, scratch and full (each with _low, _high, _lr and _n, the seeds), and gain (full minus scratch, by seed) with gain_low, gain_high
     "Does pretraining help? Test accuracies at the learning rate of the best validation accuracy, 95 % intervals over seeds."
+    if missing := set(rows.dataset) - set(probes.dataset): raise ValueError(f"`probes` must cover the data sets of `rows`; {', '.join(sorted(missing))} lack one")
     rows = select_lr(rows.assign(configuration=np.where(rows.pretrained, "full", "scratch")))
     pairs = rows.pivot(index=["dataset", "seed"], columns="configuration", values="test_accuracy").reset_index()
     parts = pd.concat([mean_over_seeds(rows), mean_over_seeds(pairs.assign(configuration="gain", test_accuracy=pairs.full - pairs.scratch))])
