@@ -128,7 +128,8 @@ def test_readme_links_exist():
 
 def test_data_readme_names_every_file():
     text = (ROOT/"data/README.md").read_text()
-    shipped = json.loads((ROOT/"vit_plasticity/assets/manifest.json").read_text())
-    assert {entry["file"] for entry in (shipped["data"] | shipped["weights"]).values()} == {path.name for path in (ROOT/"vit_plasticity/assets").iterdir()} - {"manifest.json"}
+    shipped, licences = json.loads((ROOT/"vit_plasticity/assets/manifest.json").read_text()), (ROOT/"vit_plasticity/assets/LICENCES.md").read_text()
+    assert {entry["file"] for entry in (shipped["data"] | shipped["weights"]).values()} == {path.name for path in (ROOT/"vit_plasticity/assets").iterdir()} - {"manifest.json", "LICENCES.md", "typefaces.tsv"}
     for name, entry in (shipped["data"] | shipped["weights"]).items():
         for fact in (name, entry["file"], entry["licence"], entry["sha256"]): assert fact in text, f"{name}: {fact}"
+        assert f"`{entry['file']}`" in licences

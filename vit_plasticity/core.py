@@ -52,7 +52,7 @@ def parse_components(
         raise ValueError(f"`component` must name each component once; got {component!r}")
     return tuple(key for key in CONFIGURATIONS if key in keys)
 
-# %% ../nbs/api/00_core.ipynb #c135805ca
+# %% ../nbs/api/00_core.ipynb #c13e16aea
 def check_number(
     name: str, # the argument's name, for the message
     value, # what was given
@@ -63,7 +63,8 @@ def check_number(
 ) -> float: # `value`, unchanged
     "Return `value` if it is a finite number within the limits; otherwise raise a `ValueError`."
     kind = numbers.Integral if integer else numbers.Real
-    valid = isinstance(value, kind) and not isinstance(value, (bool, np.bool_)) and math.isfinite(value)
+    try: valid = isinstance(value, kind) and not isinstance(value, (bool, np.bool_)) and math.isfinite(value)
+    except OverflowError: valid = False # a whole number beyond the largest float
     if valid and (above is None or value > above) and (minimum is None or value >= minimum) and (maximum is None or value <= maximum):
         return value
     limits = [f"{word} {limit}" for word, limit in (("above", above), ("at least", minimum), ("at most", maximum)) if limit is not None]
@@ -85,11 +86,11 @@ def check_flag(
     if not isinstance(value, bool): raise ValueError(f"`{name}` must be True or False; got {value!r}")
     return value
 
-# %% ../nbs/api/00_core.ipynb #c17430df6
-def _allowed(annotation: ast.expr) -> set: # names of the types in an annotation such as `float | None`
-    return {str(getattr(node, "id", getattr(node, "value", None))) for node in ast.walk(annotation) if isinstance(node, (ast.Name, ast.Constant))}
+# %% ../nbs/api/00_core.ipynb #c1767de58
+def _allowed(annotation: ast.expr) -> set: # names of the types in an annotation such as `float` or "float or None"
+    return {name for name in ast.unparse(annotation).strip("'").replace("None", "NoneType").split(" or ")}
 
-# %% ../nbs/api/00_core.ipynb #c180333c1
+# %% ../nbs/api/00_core.ipynb #c18be2650
 def _declared(cell: str) -> dict: # name -> names of its types, for each `name: type = value` of a cell
     try: body = ast.parse(cell).body
     except SyntaxError: return {} # a cell with magics
@@ -110,7 +111,7 @@ def check_parameters(
         check_choice("parameter", name, declared)
         given = type(value).__name__
         if given not in declared[name] and not (given == "int" and "float" in declared[name]):
-            raise ValueError(f"`{name}` must be {' or '.join(sorted(declared[name]))}; got {value!r} ({given})")
+            raise ValueError(f"`{name}` must be {' or '.join(sorted(declared[name])).replace('NoneType', 'None')}; got {value!r} ({given})")
 
 # %% ../nbs/api/00_core.ipynb #c21d3183c
 @contextmanager
@@ -167,11 +168,12 @@ def clone_root() -> Path | None: # the clone's folder, or None where the package
     root = ASSETS.parent.parent
     return root if (root/"settings.ini").is_file() and (root/"nbs").is_dir() else None
 
-# %% ../nbs/api/00_core.ipynb #c3125297b
+# %% ../nbs/api/00_core.ipynb #c31ede859
 def _folder(name: str, value: str | os.PathLike) -> Path: # a path that was given as an argument
-    if not isinstance(value, (str, os.PathLike)) or not str(value).strip():
-        raise ValueError(f"`{name}` must be the path of a folder; got {value!r}")
-    return Path(value).expanduser()
+    try:
+        if isinstance(value, (str, os.PathLike)) and str(value).strip() and "\0" not in str(value): return Path(value).expanduser()
+    except RuntimeError: pass # ~ of an unknown user
+    raise ValueError(f"`{name}` must be the path of a folder; got {value!r}")
 
 def get_data_dir(
     data_dir: str | Path | None = None, # default: the clone's `data/`, or the user's cache

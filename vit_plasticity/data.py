@@ -25,7 +25,7 @@ class Split(NamedTuple):
     images: Tensor # uint8 `(n, 3, height, width)`
     labels: Tensor # int64 `(n,)`, indices into the data set's classes
 
-# %% ../nbs/api/03_data.ipynb #c06f322f4
+# %% ../nbs/api/03_data.ipynb #c061606af
 @dataclass(frozen=True)
 class Dataset:
     "Three disjoint splits; `sha256` covers all images and labels."
@@ -35,8 +35,14 @@ class Dataset:
     val: Split
     test: Split
     sha256: str
+    def __post_init__(self):
+        for part in ("train", "val", "test"):
+            images, labels = getattr(self, part)
+            if images.ndim != 4 or images.shape[1] != 3 or images.dtype != torch.uint8 or labels.dtype != torch.int64 or labels.shape != images.shape[:1] or len(labels) < 1:
+                raise ValueError(f"`{part}` of {self.name} must be uint8 images (n, 3, height, width) with n int64 labels, n at least 1; got {images.dtype} {tuple(images.shape)} and {labels.dtype} {tuple(labels.shape)}")
+            if labels.min() < 0 or labels.max() >= len(self.classes): raise ValueError(f"`labels` of {self.name} must lie in 0 ... {len(self.classes) - 1}; got {labels.min()} ... {labels.max()}")
 
-# %% ../nbs/api/03_data.ipynb #c076024bb
+# %% ../nbs/api/03_data.ipynb #c074c0352
 def make_dataset(
     name: str, # what to call it
     arrays: dict, # `{train,val,test}_images` uint8 (n, height, width[, 3]) and `{train,val,test}_labels`, integers
@@ -46,13 +52,11 @@ def make_dataset(
     def images(array):
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         return tensor[:, None].expand(-1, 3, -1, -1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)
-    splits = [Split(images(arrays[f"{split}_images"]), torch.as_tensor(arrays[f"{split}_labels"], dtype=torch.int64)) for split in ("train", "val", "test")]
-    for split in splits:
-        if split.labels.min() < 0 or split.labels.max() >= len(classes):
-            raise ValueError(f"`labels` of {name} must lie in 0 ... {len(classes) - 1}; got {split.labels.min()} ... {split.labels.max()}")
+    def labels(array): return torch.from_numpy(array.astype(np.int64) if np.issubdtype(array.dtype, np.integer) else array)
+    splits = [Split(images(arrays[f"{split}_images"]), labels(np.asarray(arrays[f"{split}_labels"]))) for split in ("train", "val", "test")]
     return Dataset(name, tuple(classes), *splits, checksum(arrays))
 
-# %% ../nbs/api/03_data.ipynb #c08272359
+# %% ../nbs/api/03_data.ipynb #c091bdf8e
 def split_arrays(
     images: np.ndarray, # `(n, ...)`
     labels: np.ndarray, # `(n,)`
@@ -62,13 +66,14 @@ def split_arrays(
     seed: int, # of the shuffle
 ) -> dict[str, np.ndarray]: # `{train,val,test}_images` and `{train,val,test}_labels`
     "Shuffle and cut into three disjoint splits (with numpy's frozen `RandomState`, the same in every version)."
+    for name, size in (("train", train), ("val", val), ("test", test)): check_number(name, size, minimum=1, integer=True)
     if train + val + test > len(images):
         raise ValueError(f"`train`, `val` and `test` must add up to at most {len(images)} images; got {train + val + test}")
     order = np.random.RandomState(seed).permutation(len(images))
     parts = {"train": order[:train], "val": order[train:train + val], "test": order[train + val:train + val + test]}
     return {f"{split}_{name}": array[index] for split, index in parts.items() for name, array in (("images", images), ("labels", labels))}
 
-# %% ../nbs/api/03_data.ipynb #c11288a25
+# %% ../nbs/api/03_data.ipynb #c12288a25
 def _read_npz(path: Path, sha256: str) -> dict: # the arrays of a file, checked
     remedy = f"get the file again, or rebuild it with nbs/build_mini.ipynb (SHA-256 of its arrays: {sha256})"
     if not path.is_file(): raise ValueError(f"`dataset`: the file {path.name} is missing; {remedy}")
@@ -79,7 +84,7 @@ def _read_npz(path: Path, sha256: str) -> dict: # the arrays of a file, checked
     if (found := checksum(arrays)) != sha256: raise ValueError(f"`dataset`: the file {path.name} is damaged, its arrays have SHA-256 {found}; {remedy}")
     return arrays
 
-# %% ../nbs/api/03_data.ipynb #c1252c7f0
+# %% ../nbs/api/03_data.ipynb #c1352c7f0
 def write_npz(
     path: str | Path, # the file to write
     **arrays, # name -> array
@@ -91,10 +96,10 @@ def write_npz(
     os.replace(temporary, path)
     return checksum(arrays)
 
-# %% ../nbs/api/03_data.ipynb #c14826847
+# %% ../nbs/api/03_data.ipynb #c15826847
 FASHION_SHA256 = "b3112e18c2082dd59c20ed04227ee80d429593f933425a1b6a46382f39bfc614" # of all its arrays
 
-# %% ../nbs/api/03_data.ipynb #c15d8c527
+# %% ../nbs/api/03_data.ipynb #c16d8c527
 def _unpack(packed: Path): # name.gz -> name, whole or not at all
     temporary = packed.with_suffix(f".{os.getpid()}")
     try:
@@ -119,26 +124,27 @@ def _fashion_mnist(data_dir: Path) -> tuple[dict, tuple[str, ...]]: # arrays and
         raise ValueError(f"`dataset`: the files of fashion_mnist in {str(data_dir)!r} are damaged (SHA-256 {found}, not {FASHION_SHA256}); delete them and get them again")
     return arrays, tuple(parts[0].classes)
 
-# %% ../nbs/api/03_data.ipynb #c177e7f5d
+# %% ../nbs/api/03_data.ipynb #c187e7f5d
 def list_datasets() -> list[str]:
     "The names that `load_dataset` takes."
     return [*manifest("data"), "fashion_mnist"]
 
-# %% ../nbs/api/03_data.ipynb #c18e37a56
+# %% ../nbs/api/03_data.ipynb #c1966a59a
 def load_dataset(
     name: str, # one of `list_datasets()`
     data_dir: str | Path | None = None, # where downloaded data are kept; default: see `get_data_dir`
 ) -> Dataset:
     "Load a data set and verify its checksum."
     check_choice("dataset", name, list_datasets())
-    if name == "fashion_mnist": return make_dataset(name, *_fashion_mnist(get_data_dir(data_dir)))
+    data_dir = get_data_dir(data_dir)
+    if name == "fashion_mnist": return make_dataset(name, *_fashion_mnist(data_dir))
     entry = manifest("data")[name]
     return make_dataset(name, _read_npz(ASSETS/entry["file"], entry["sha256"]), entry["classes"])
 
-# %% ../nbs/api/03_data.ipynb #c19ec8987
+# %% ../nbs/api/03_data.ipynb #c20ec8987
 MINI_TASKS = tuple(f"mini/{role}" for role in ("digits", "letters", "contrast", "gaussian_noise", "motion_blur", "snow", "speckle_noise", "noto", "fluent", "typefaces", "scripts")) # in the order of the paper's table
 
-# %% ../nbs/api/03_data.ipynb #c2601de8a
+# %% ../nbs/api/03_data.ipynb #c2701de8a
 def _resize_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor: # (batch, out, size)
     scale = (length / out)[:, None, None]
     centre = start[:, None, None] + (torch.arange(out, device=start.device)[None, :, None] + 0.5) * scale
@@ -147,7 +153,7 @@ def _resize_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tenso
     weights = (1 - (pixel - centre).abs() / scale.clamp(min=1)).clamp(min=0) * inside
     return weights / weights.sum(-1, keepdim=True)
 
-# %% ../nbs/api/03_data.ipynb #c27ba263e
+# %% ../nbs/api/03_data.ipynb #c28ba263e
 def resize_boxes(
     images: Tensor, # `(batch, channels, height, width)`
     boxes: Tensor, # `(batch, 4)`: top, left, height, width of each image's box, whole pixels
@@ -163,7 +169,7 @@ def resize_boxes(
     columns = _resize_weights(left, width, images.shape[3], size)
     return rows[:, None] @ images.float() @ columns[:, None].mT
 
-# %% ../nbs/api/03_data.ipynb #c2810fd33
+# %% ../nbs/api/03_data.ipynb #c2910fd33
 def random_boxes(
     n: int, # number of boxes
     height: int, # of the images
@@ -188,7 +194,7 @@ def random_boxes(
     top[none], left[none] = ((height - h) / 2).round()[none], ((width - w) / 2).round()[none]
     return torch.stack((top, left, h, w), 1)
 
-# %% ../nbs/api/03_data.ipynb #c35d49d9d
+# %% ../nbs/api/03_data.ipynb #c36d49d9d
 def preprocess(
     images: Tensor, # uint8 `(batch, 3, height, width)`
     config: InputConfig, # the model's image size, mean and standard deviation
@@ -213,7 +219,7 @@ def preprocess(
     mean, std = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in (config.mean, config.std))
     return (images / 255 - mean) / std
 
-# %% ../nbs/api/03_data.ipynb #c3746a981
+# %% ../nbs/api/03_data.ipynb #c3846a981
 def shuffled_batches(
     n: int, # number of images
     batch_size: int, # images in each batch, at most `n`

@@ -6,9 +6,9 @@
 __all__ = ['OPTIMIZERS', 'PROTOCOLS', 'lr_factor', 'make_optimizer', 'predict', 'NonFiniteLoss', 'Finetuned', 'check_training',
            'finetune', 'mean_features', 'linear_probe', 'run_finetuning', 'run_linear_probe', 'run_grid']
 
-# %% ../nbs/api/06_finetune.ipynb #c036608d5
+# %% ../nbs/api/06_finetune.ipynb #c03fa3442
 import inspect, itertools, math, time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from .core import check_choice, check_flag, check_number, check_seed, get_device, get_out_dir, parse_components, seeded
 from .data import Dataset, load_dataset, preprocess, shuffled_batches
-from .models import backbone_sha256, component_parameters, embed, input_config, load_model, set_trainable
+from .models import backbone_sha256, blocks, component_parameters, embed, input_config, load_model, set_trainable
 from .results import Run, load_run, stored_run
 
 # %% ../nbs/api/06_finetune.ipynb #c06d6559d
@@ -85,7 +85,7 @@ class Finetuned:
     evaluations: pd.DataFrame # a row an evaluation: step, val_loss, val_accuracy
     predictions: pd.DataFrame # a row a test image: image, label, prediction (of the best checkpoint)
 
-# %% ../nbs/api/06_finetune.ipynb #c1403ddd6
+# %% ../nbs/api/06_finetune.ipynb #c14aec4da
 def check_training(
     component: str, optimizer: str, lr: float, steps: int, warmup_steps: int, batch_size: int, seed: int, weight_decay: float,
     clip_norm: float | None, eval_every: int, crop_scale: float | None, n_train: int, # as in `finetune`; the size of the training split
@@ -97,7 +97,7 @@ def check_training(
     check_number("warmup_steps", warmup_steps, minimum=0, maximum=steps - 1, integer=True)
     check_number("batch_size", batch_size, minimum=1, maximum=n_train, integer=True)
     check_seed(seed)
-    check_number("weight_decay", weight_decay, minimum=0)
+    check_number("weight_decay", weight_decay, minimum=0, maximum=1e3)
     if clip_norm is not None: check_number("clip_norm", clip_norm, above=0)
     check_number("eval_every", eval_every, minimum=1, integer=True)
     if crop_scale is not None: check_number("crop_scale", crop_scale, above=0, maximum=1)
@@ -202,12 +202,15 @@ def mean_features(
     model.train(training)
     return features
 
-# %% ../nbs/api/06_finetune.ipynb #c314ce980
+# %% ../nbs/api/06_finetune.ipynb #c3121f002
 def linear_probe(
     model: nn.Module, # a timm VisionTransformer
     data: Dataset, # trained on its training split, tested on its test split
 ) -> pd.DataFrame: # image, label, prediction
     "Logistic regression on the mean-pooled, L2-normalised, standardised features (official code's probe, on images without augmentation)."
+    blocks(model)
+    if not isinstance(data, Dataset): raise ValueError(f"`data` must be what `load_dataset` returns; got {type(data).__name__}")
+    if len(data.train.labels.unique()) < 2: raise ValueError(f"`data` must have training images of at least 2 classes; {data.name} has one")
     probe = make_pipeline(Normalizer(), StandardScaler(), LogisticRegression(max_iter=5_000))
     probe.fit(mean_features(model, data.train.images), data.train.labels)
     return pd.DataFrame({"image": np.arange(len(data.test.labels)), "label": data.test.labels.numpy(), "prediction": probe.predict(mean_features(model, data.test.images))})
@@ -216,7 +219,19 @@ def linear_probe(
 PROTOCOLS = {"mini": dict(steps=120, warmup_share=0.1, batch_size=64, eval_every=30, lr={"sgd": 0.2, "adamw": 0.002}, # the defaults of one run
                           lrs=(0.02, 0.06, 0.2, 0.6), seeds=(0, 42, 3407))} # the study's grid
 
-# %% ../nbs/api/06_finetune.ipynb #c350a52ab
+# %% ../nbs/api/06_finetune.ipynb #c3537d508
+def _training(protocol, component, optimizer, lr, steps, warmup_steps, batch_size, seed, n_train) -> dict: # arguments of `finetune`, checked, with the protocol's where None is given
+    settings = PROTOCOLS[check_choice("protocol", protocol, PROTOCOLS)]
+    check_choice("optimizer", optimizer, OPTIMIZERS)
+    steps = check_number("steps", settings["steps"] if steps is None else steps, minimum=1, maximum=10**9, integer=True)
+    training = dict(component="+".join(parse_components(component)), optimizer=optimizer, lr=settings["lr"][optimizer] if lr is None else lr, steps=steps,
+                    warmup_steps=int(settings["warmup_share"] * steps) if warmup_steps is None else warmup_steps,
+                    batch_size=settings["batch_size"] if batch_size is None else batch_size, seed=seed, weight_decay=0.0, clip_norm=1.0,
+                    eval_every=settings["eval_every"], crop_scale=None)
+    check_training(**training, n_train=n_train)
+    return training | {name: kind(training[name]) for name, kind in (("lr", float), ("steps", int), ("warmup_steps", int), ("batch_size", int), ("seed", int))} # one value, one run
+
+# %% ../nbs/api/06_finetune.ipynb #c36eb1049
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -236,29 +251,20 @@ def run_finetuning(
     progress: bool = True, # show a progress bar
 ) -> Run: # tables: summary, steps, evaluations, predictions
     "Finetune a component as `finetune` does and store its rows; a run that is stored already is loaded."
-    settings = PROTOCOLS[check_choice("protocol", protocol, PROTOCOLS)]
-    check_choice("optimizer", optimizer, OPTIMIZERS)
     check_flag("pretrained", pretrained)
     check_flag("final_norm", final_norm)
-    steps = check_number("steps", settings["steps"] if steps is None else steps, minimum=1, maximum=10**9, integer=True)
-    training = dict(component="+".join(parse_components(component)), optimizer=optimizer, lr=settings["lr"][optimizer] if lr is None else lr, steps=steps,
-                    warmup_steps=int(settings["warmup_share"] * steps) if warmup_steps is None else warmup_steps,
-                    batch_size=settings["batch_size"] if batch_size is None else batch_size, seed=seed, weight_decay=0.0, clip_norm=1.0,
-                    eval_every=settings["eval_every"], crop_scale=None)
-    device, out_dir = get_device(device), get_out_dir(out_dir)
-    data = load_dataset(dataset, data_dir)
-    check_training(**training, n_train=len(data.train.labels))
-    training |= {name: kind(training[name]) for name, kind in (("lr", float), ("steps", int), ("warmup_steps", int), ("batch_size", int), ("seed", int))} # one value, one run
+    device, out_dir, data = get_device(device), get_out_dir(out_dir), load_dataset(dataset, data_dir)
+    training = _training(protocol, component, optimizer, lr, steps, warmup_steps, batch_size, seed, len(data.train.labels))
     network = load_model(model, num_classes=len(data.classes), pretrained=pretrained, seed=seed)
     parameters = _identity(model, network, data, device) | training | {"pretrained": pretrained, "final_norm": final_norm, "protocol": protocol}
     return stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, final_norm=final_norm, device=str(device), progress=progress)), out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c366cc3db
+# %% ../nbs/api/06_finetune.ipynb #c376cc3db
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device) -> dict: # what every run depends on
     name = Path(model).name if str(model).endswith(".safetensors") else str(model) # the weights' checksum says which file
     return {"model": name, "model_sha256": backbone_sha256(network), "dataset": data.name, "data_sha256": data.sha256, "device": device.type}
 
-# %% ../nbs/api/06_finetune.ipynb #c375a9e0d
+# %% ../nbs/api/06_finetune.ipynb #c385a9e0d
 def run_linear_probe(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # see `load_dataset`
@@ -273,26 +279,40 @@ def run_linear_probe(
     network = load_model(model, pretrained=pretrained, seed=seed).to(device)
     return stored_run("linear_probe", _identity(model, network, data, device), lambda: {"predictions": linear_probe(network, data)}, out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c3945d682
+# %% ../nbs/api/06_finetune.ipynb #c403172d0
 def _run_one(arguments: dict) -> Path: # in a worker process: one thread, no progress bar of its own
     torch.set_num_threads(1)
     return run_finetuning(**arguments, progress=False).folder
 
+def _grid(lists: dict) -> list[dict]: # all combinations, each checked before any is run
+    signature = inspect.signature(run_finetuning)
+    for name in lists: check_choice("lists", name, [name for name in signature.parameters if name != "progress"])
+    values = {name: list(value) if hasattr(value, "__iter__") and not isinstance(value, str) else [value] for name, value in lists.items()}
+    for name, given in values.items():
+        if not given or len(set(map(repr, given))) < len(given): raise ValueError(f"`{name}` must list at least one value, and each once; got {given!r}")
+    grid = [dict(zip(values, combination)) for combination in itertools.product(*values.values())]
+    full = [signature.bind(**arguments) for arguments in grid]
+    for bound in full: bound.apply_defaults()
+    runs = [bound.arguments for bound in full]
+    for model in dict.fromkeys(run["model"] for run in runs): load_model(model, pretrained=False)
+    sizes = {name: len(load_dataset(name, runs[0]["data_dir"]).train.labels) for name in dict.fromkeys(run["dataset"] for run in runs)}
+    for run in runs:
+        check_flag("pretrained", run["pretrained"]), check_flag("final_norm", run["final_norm"]), get_device(run["device"]), get_out_dir(run["out_dir"])
+        _training(*(run[name] for name in ("protocol", "component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "seed")), sizes[run["dataset"]])
+    return grid
+
+# %% ../nbs/api/06_finetune.ipynb #c411b1f1f
 def run_grid(
     processes: int = 2, # runs at the same time, one thread each
-    **lists, # arguments of `run_finetuning`, each a value or a list of values
+    **lists, # arguments of `run_finetuning`, each a value or several
 ) -> list[Run]: # in the order of the combinations
     "Run every combination of the listed arguments; a run that fails is named at the end, after all others."
     check_number("processes", processes, minimum=1, integer=True)
-    for name in lists: check_choice("lists", name, inspect.signature(run_finetuning).parameters)
-    values = {name: value if isinstance(value, (list, tuple)) else [value] for name, value in lists.items()}
-    for name, given in values.items():
-        if not given: raise ValueError(f"`{name}` must list at least one value; got {given!r}")
-    for component in values.get("component", []): parse_components(component)
-    grid, failures = [dict(zip(values, combination)) for combination in itertools.product(*values.values())], []
+    grid, failures = _grid(lists), []
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         futures = {pool.submit(_run_one, arguments): arguments for arguments in grid}
         for future in tqdm(as_completed(futures), total=len(grid), desc="runs", unit="run"):
-            if (error := future.exception()) is not None: failures.append(f"{futures[future]}: {error}")
+            if isinstance(error := future.exception(), BrokenExecutor): raise RuntimeError("a worker process was killed (is memory short?); what it stored is safe: run the grid again to go on") from error
+            if error is not None: failures.append(f"{futures[future]}: {error}")
     if failures: raise RuntimeError(f"{len(failures)} of {len(grid)} runs failed; the first is {failures[0]}")
     return [load_run(future.result()) for future in futures]

@@ -7,13 +7,14 @@ __all__ = ['VIT_MINI', 'FASHION_STATISTICS', 'PARTS', 'save_model', 'read_metada
            'backbone_sha256', 'BlockMaps', 'blocks', 'embed', 'component_inputs', 'Trainable', 'component_parameters',
            'set_trainable']
 
-# %% ../nbs/api/02_models.ipynb #c0369d735
+# %% ../nbs/api/02_models.ipynb #c035b5a11
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Iterator, NamedTuple
 
 import timm
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from timm.layers import Mlp, PatchEmbed
@@ -74,7 +75,7 @@ def _load_shipped(name: str) -> VisionTransformer:
     try: return _load_file(ASSETS/entry["file"])
     except ValueError as error: raise ValueError(f"{error}; install vit_plasticity again (SHA-256 of the shipped weights: {entry['sha256']})") from None
 
-# %% ../nbs/api/02_models.ipynb #c10d32064
+# %% ../nbs/api/02_models.ipynb #c10c140ba
 def load_model(
     name: str = "vit_mini", # vit_mini, a timm model name, or a .safetensors file of `save_model`
     num_classes: int | None = None, # classes of a new, randomly initialised head; None keeps the checkpoint's head
@@ -92,6 +93,7 @@ def load_model(
         else:
             if not timm.is_model(str(name).split(".")[0]):
                 check_choice("model", name, ["vit_mini", *timm.list_models(pretrained=True), *timm.list_models()], allowed="vit_mini, a timm model or a .safetensors file")
+            with torch.device("meta"): blocks(timm.create_model(name)) # is it of a kind that is covered? before any download
             try: model = timm.create_model(name, pretrained=pretrained)
             except Exception as error:
                 raise ValueError(f"`model`: {name} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}); check the name and the connection, "

@@ -6,7 +6,7 @@
 __all__ = ['INPUTS', 'rates_of_change', 'sample_rates', 'summarize_rates', 'measure_plasticity', 'rank_components',
            'run_plasticity']
 
-# %% ../nbs/api/05_plasticity.ipynb #c03c6d62f
+# %% ../nbs/api/05_plasticity.ipynb #c03dc5856
 import math, warnings
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from .core import COMPONENTS, check_choice, check_number, check_seed, get_device, get_out_dir
-from .data import Split, load_dataset, preprocess
+from .data import Split, list_datasets, load_dataset, preprocess
 from .models import BlockMaps, backbone_sha256, blocks, component_inputs, embed, input_config, load_model
 from .results import Run, stored_run
 
@@ -44,7 +44,13 @@ def _block_inputs(model, x, y, inputs): # yields, for each block, component -> (
         for of_x, of_y in zip(component_inputs(model, x), component_inputs(model, y)):
             yield {component: (of_x[component], of_y[component]) for component in COMPONENTS}
 
-# %% ../nbs/api/05_plasticity.ipynb #c082376d7
+# %% ../nbs/api/05_plasticity.ipynb #c08dffffd
+def _check_rates(rates: pd.DataFrame): # a table of rates: no gaps, known components
+    if missing := {"pair", "layer", "component", "rate"} - set(getattr(rates, "columns", ())): raise ValueError(f"`rates` must have the columns pair, layer, component and rate; {', '.join(sorted(missing))} is missing")
+    for component in rates.component.unique(): check_choice("component", component, COMPONENTS)
+    if rates.empty or not np.isfinite(rates.rate).all(): raise ValueError(f"`rates` must be finite numbers; got {int((~np.isfinite(rates.rate)).sum())} others of {len(rates)}")
+
+# %% ../nbs/api/05_plasticity.ipynb #c09c8c165
 @torch.inference_mode()
 def rates_of_change(
     model: nn.Module, # a timm VisionTransformer in evaluation mode
@@ -60,17 +66,27 @@ def rates_of_change(
     if not distinct.any(): raise ValueError(f"`x` and `y` must differ; got {len(x)} pairs of identical images")
     if not distinct.all(): warnings.warn(f"{int((~distinct).sum())} of {len(x)} pairs are identical images and were left out", stacklevel=2)
     x, y, frames = x[distinct.to(x.device)], y[distinct.to(y.device)], []
-    was_training = model.training
+    was_training, maps = model.training, blocks(model)
     model.eval()
-    for layer, (block, tokens) in enumerate(zip(blocks(model), _block_inputs(model, x, y, inputs))):
-        for component in COMPONENTS:
-            of_x, of_y = tokens[component]
-            rate = _change(block, component, of_x, of_y) / _norm(of_x - of_y)
-            frames.append(pd.DataFrame({"pair": distinct.nonzero()[:, 0].numpy(), "layer": layer, "component": component, "rate": rate.cpu().numpy()}))
-    model.train(was_training)
-    return pd.concat(frames, ignore_index=True)
+    try:
+        for layer, (block, tokens) in enumerate(zip(maps, _block_inputs(model, x, y, inputs))):
+            for component in COMPONENTS:
+                of_x, of_y = tokens[component]
+                rate = _change(block, component, of_x, of_y) / _norm(of_x - of_y)
+                frames.append(pd.DataFrame({"pair": distinct.nonzero()[:, 0].numpy(), "layer": layer, "component": component, "rate": rate.cpu().numpy()}))
+    finally: model.train(was_training)
+    rates = pd.concat(frames, ignore_index=True)
+    _check_rates(rates)
+    return rates
 
-# %% ../nbs/api/05_plasticity.ipynb #c1642037d
+# %% ../nbs/api/05_plasticity.ipynb #c17a38a57
+def _distinct(x: Tensor, y: Tensor) -> Tensor: # indices of the pairs of different images; the others are counted, and at least two must be left
+    different = (x != y).flatten(1).any(1).nonzero()[:, 0] if x.shape == y.shape else torch.arange(len(x))
+    if len(different) < 2: raise ValueError(f"`source` and `target` must give at least 2 pairs of different images; got {len(different)} of {len(x)}")
+    if len(different) < len(x): warnings.warn(f"{len(x) - len(different)} of {len(x)} pairs are identical images and were left out", stacklevel=3)
+    return different
+
+# %% ../nbs/api/05_plasticity.ipynb #c18332815
 def sample_rates(
     model: nn.Module, # a timm VisionTransformer
     source: Split, # pretraining images, see `data.Split`
@@ -84,6 +100,7 @@ def sample_rates(
 ) -> pd.DataFrame: # pair, layer, component, rate
     "Rates of change on randomly matched pairs, no image used twice."
     check_choice("inputs", inputs, INPUTS)
+    blocks(model)
     if not (isinstance(source, Split) and isinstance(target, Split)):
         raise ValueError(f"`source` and `target` must be splits, such as load_dataset('mini/digits').test; got {type(source).__name__} and {type(target).__name__}")
     check_number("n_pairs", n_pairs, minimum=2, maximum=min(len(source.images), len(target.images)), integer=True)
@@ -92,13 +109,14 @@ def sample_rates(
     device, config, generator = get_device(device), input_config(model), torch.Generator().manual_seed(seed)
     model, frames = model.to(device), []
     chosen = [split.images[torch.randperm(len(split.images), generator=generator)[:n_pairs]] for split in (source, target)]
-    for start in tqdm(range(0, n_pairs, batch_size), desc=f"rates, {inputs}", unit="batch", mininterval=1, disable=not progress):
-        x, y = (preprocess(images[start:start + batch_size], config, device) for images in chosen)
-        rates = rates_of_change(model, x, y, inputs)
-        frames.append(rates.assign(pair=rates.pair + start))
+    pairs = _distinct(*chosen)
+    for start in tqdm(range(0, len(pairs), batch_size), desc=f"rates, {inputs}", unit="batch", mininterval=1, disable=not progress):
+        batch = pairs[start:start + batch_size]
+        rates = rates_of_change(model, *(preprocess(images[batch], config, device) for images in chosen), inputs)
+        frames.append(rates.assign(pair=batch.numpy()[rates.pair]))
     return pd.concat(frames, ignore_index=True)
 
-# %% ../nbs/api/05_plasticity.ipynb #c171917c2
+# %% ../nbs/api/05_plasticity.ipynb #c19416590
 def summarize_rates(
     rates: pd.DataFrame, # pair, layer, component, rate
     over_layers: bool = False, # True: average each pair over the layers first
@@ -106,6 +124,7 @@ def summarize_rates(
 ) -> pd.DataFrame: # [layer,] component, plasticity, std, ci_low, ci_high, n
     "Mean rate of change with Student's interval over pairs; layers are fixed, and the interval says nothing of other data sets or checkpoints."
     check_number("confidence", confidence, above=0, maximum=0.9999)
+    _check_rates(rates)
     keys = ["component"] if over_layers else ["layer", "component"]
     if over_layers: rates = rates.groupby(["pair", "component"], as_index=False).rate.mean()
     table = rates.groupby(keys).rate.agg(plasticity="mean", std="std", n="size").reset_index()
@@ -113,7 +132,7 @@ def summarize_rates(
     table = table.assign(ci_low=table.plasticity - half, ci_high=table.plasticity + half, component=pd.Categorical(table.component, COMPONENTS))
     return table.sort_values(keys, ignore_index=True).astype({"component": str})[[*keys, "plasticity", "std", "ci_low", "ci_high", "n"]]
 
-# %% ../nbs/api/05_plasticity.ipynb #c181c2455
+# %% ../nbs/api/05_plasticity.ipynb #c201c2455
 def measure_plasticity(
     model: nn.Module, # a timm VisionTransformer
     source: Split, # pretraining images
@@ -126,7 +145,7 @@ def measure_plasticity(
     "The plasticity of every component of every block (paper, Definition 1), with an interval over pairs."
     return summarize_rates(sample_rates(model, source, target, n_pairs, seed, **options), confidence=confidence)
 
-# %% ../nbs/api/05_plasticity.ipynb #c19496833
+# %% ../nbs/api/05_plasticity.ipynb #c21496833
 def rank_components(
     rates: pd.DataFrame, # pair, layer, component, rate
     confidence: float = 0.95, # of the intervals, each by itself
@@ -140,7 +159,7 @@ def rank_components(
     table = table.assign(rank=range(1, len(table) + 1), **{name: [*values, np.nan] for name, values in columns.items()})
     return table[["rank", "component", "plasticity", "ci_low", "ci_high", *columns]]
 
-# %% ../nbs/api/05_plasticity.ipynb #c2455c2be
+# %% ../nbs/api/05_plasticity.ipynb #c265ed01d
 def run_plasticity(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # downstream: its test split
@@ -157,6 +176,7 @@ def run_plasticity(
     check_choice("inputs", inputs, INPUTS)
     check_seed(seed)
     if source == dataset: raise ValueError(f"`source` must be another data set than `dataset`, so that no image is used twice; got {source!r} for both")
+    check_choice("source", source, list_datasets())
     device, out_dir = get_device(device), get_out_dir(out_dir)
     x, y = load_dataset(source, data_dir), load_dataset(dataset, data_dir)
     check_number("n_pairs", n_pairs, minimum=2, maximum=min(len(x.test.labels), len(y.test.labels)), integer=True)

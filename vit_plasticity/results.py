@@ -50,13 +50,15 @@ def provenance() -> dict: # versions, commit and machine
             "modified": bool(git("status", "--porcelain", "--", "vit_plasticity")) if root else None,
             "processor": platform.machine(), "threads": torch.get_num_threads()}
 
-# %% ../nbs/api/01_results.ipynb #c10316abb
+# %% ../nbs/api/01_results.ipynb #c1099513f
 def load_run(
     folder: Path, # of one run
 ) -> Run: # with status "damaged" if it can't be read
     "A run that is stored in `folder`."
+    folder = Path(folder)
     try:
         info = json.loads((folder/"run.json").read_text(encoding="utf-8"))
+        if not isinstance(info, dict) or not {"status", "id", "parameters", "tables"} <= set(info) or not isinstance(info["tables"], list): raise ValueError("run.json lacks what a run has")
         if missing := [name for name in info.get("tables", []) if not (folder/f"{name}.parquet").is_file()]: raise ValueError(f"missing tables: {missing}")
     except (OSError, ValueError) as error: info = {"status": "damaged", "error": str(error)} # not ours, or changed by hand
     return Run(folder, info)
@@ -71,11 +73,11 @@ def _write_run(folder: Path, info: dict, tables: dict): # into a temporary folde
         (temporary/"run.json").write_text(json.dumps(info | {"tables": sorted(tables)}, indent=1), encoding="utf-8")
         if folder.exists() and load_run(folder).info["status"] != "finished": shutil.rmtree(folder, ignore_errors=True) # an earlier failure
         try: os.rename(temporary, folder)
-        except OSError: # another process has stored the same run meanwhile
-            if not folder.exists(): raise
+        except OSError: # another process has stored the same run meanwhile?
+            if load_run(folder).info["status"] == "damaged": raise
     finally: shutil.rmtree(temporary, ignore_errors=True)
 
-# %% ../nbs/api/01_results.ipynb #c11b6569b
+# %% ../nbs/api/01_results.ipynb #c118bff4b
 def stored_run(
     experiment: str, # the kind of run, e.g. "finetune"
     parameters: dict, # all that the result depends on
@@ -86,6 +88,8 @@ def stored_run(
     If `compute` raises an exception that has an attribute `tables`, these are stored too, as a failed run, which is tried again the next time."""
     folder = get_out_dir(out_dir)/experiment/run_id(parameters)
     if folder.exists() and (run := load_run(folder)).info["status"] == "finished": return run
+    get_out_dir(folder.parent) # can be written, before anything is computed
+    if folder.exists() and not folder.is_dir(): raise ValueError(f"`out_dir` holds a file where the run's folder should be: {folder.parent.name}/{folder.name}; delete it")
     info = {"experiment": experiment, "id": folder.name, "status": "finished", "error": None, "parameters": parameters, **provenance(),
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
     start = time.perf_counter()
@@ -97,7 +101,7 @@ def stored_run(
     _write_run(folder, info | {"wall_time_s": time.perf_counter() - start}, tables)
     return load_run(folder)
 
-# %% ../nbs/api/01_results.ipynb #c18a8d592
+# %% ../nbs/api/01_results.ipynb #c180e7a1d
 def combine_runs(
     runs: list[Run], # finished runs
     table: str, # the table's name
@@ -106,6 +110,7 @@ def combine_runs(
     if not runs: raise ValueError("`runs` must hold at least one run; got none")
     frames = []
     for run in runs:
+        if run.info["status"] != "finished": raise ValueError(f"`runs` must be finished; {run.folder.name} is {run.info['status']}")
         rows, more = run.table(table), {"run": run.info["id"], **run.info["parameters"]}
         if clash := set(rows.columns) & set(more): raise ValueError(f"`table`: columns of {table!r} have the names of parameters: {', '.join(sorted(clash))}")
         frames.append(rows.assign(**more))

@@ -13,7 +13,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from .core import check_choice, check_number, check_seed
 
-# %% ../nbs/api/08_stats.ipynb #c05fcbf39
+# %% ../nbs/api/08_stats.ipynb #c0588def9
 def compare_predictions(
     predictions: dict[str, pd.DataFrame], # configuration -> image, label, prediction, over the same test images
     reference: str, # the configuration that the others are subtracted from
@@ -28,9 +28,11 @@ def compare_predictions(
     check_seed(seed)
     for name, frame in predictions.items():
         if frame.empty or frame.image.duplicated().any(): raise ValueError(f"`predictions` must hold each test image once; those of {name!r} are {'none' if frame.empty else 'repeated'}")
+        if not (pd.api.types.is_integer_dtype(frame.prediction) and pd.api.types.is_integer_dtype(frame.label)):
+            raise ValueError(f"`predictions` must have whole numbers as `label` and `prediction`; those of {name!r} are {frame.label.dtype} and {frame.prediction.dtype}")
     frames = {name: frame.sort_values("image", ignore_index=True) for name, frame in predictions.items()}
     for name, frame in frames.items():
-        if not frame[["image", "label"]].equals(frames[reference][["image", "label"]]):
+        if not np.array_equal(frame[["image", "label"]], frames[reference][["image", "label"]]):
             raise ValueError(f"`predictions` must be over the same images and labels; those of {name!r} and {reference!r} differ")
     correct, rows = {name: (frame.label == frame.prediction).to_numpy(float) for name, frame in frames.items()}, []
     for name, right in correct.items():
@@ -44,19 +46,21 @@ def compare_predictions(
         rows.append(row)
     return pd.DataFrame(rows).reindex(columns=["configuration", "accuracy", "ci_low", "ci_high", "n", "lead", "lead_low", "lead_high"])
 
-# %% ../nbs/api/08_stats.ipynb #c117aeef5
+# %% ../nbs/api/08_stats.ipynb #c110aa698
 def select_lr(
     rows: pd.DataFrame, # dataset, configuration, lr, seed, val_accuracy, ... : a row a run
 ) -> pd.DataFrame: # the rows at the best learning rate of each (dataset, configuration), with `at_edge`: is it the grid's lowest or highest?
     "Keep the learning rate with the best mean validation accuracy over seeds (the lower one of equals)."
-    if rows.val_accuracy.isna().any(): raise ValueError("`rows` must have a `val_accuracy` in each row; got nan: filter the runs")
+    if rows[["lr", "val_accuracy"]].isna().any(axis=None): raise ValueError("`rows` must have `lr` and `val_accuracy` in each row; got nan: filter the runs")
+    seeds = rows.groupby(["dataset", "configuration", "lr"]).seed.agg(lambda seeds: tuple(sorted(seeds))).groupby(["dataset", "configuration"]).nunique()
+    if (seeds > 1).any(): raise ValueError(f"`rows` must hold the same seeds at each learning rate; those of {' '.join(seeds.index[seeds > 1][0])} differ")
     means = rows.groupby(["dataset", "configuration", "lr"], as_index=False).val_accuracy.mean().sort_values(["val_accuracy", "lr"], ascending=[False, True])
     best = means.drop_duplicates(["dataset", "configuration"])[["dataset", "configuration", "lr"]]
     ends = rows.groupby(["dataset", "configuration"], as_index=False).lr.agg(lowest="min", highest="max")
     best = best.merge(ends).assign(at_edge=lambda t: (t.lr == t.lowest) | (t.lr == t.highest)).drop(columns=["lowest", "highest"])
     return rows.merge(best, on=["dataset", "configuration", "lr"])
 
-# %% ../nbs/api/08_stats.ipynb #c12be0328
+# %% ../nbs/api/08_stats.ipynb #c12f02b6f
 def mean_over_seeds(
     rows: pd.DataFrame, # dataset, configuration, seed, and the column `value`
     value: str = "test_accuracy", # what to average
@@ -65,11 +69,12 @@ def mean_over_seeds(
     "Mean over seeds with Student's interval (nan for a single seed)."
     check_number("confidence", confidence, above=0, maximum=0.9999)
     if rows.duplicated(["dataset", "configuration", "seed"]).any(): raise ValueError("`rows` must hold each seed once for a data set and configuration; got some twice: filter the runs")
+    if rows[value].isna().any(): raise ValueError(f"`rows` must have `{value}` in each row; got nan: filter the runs")
     table = rows.groupby(["dataset", "configuration"], sort=False)[value].agg(["mean", "std", "size"]).rename(columns={"size": "n"}).reset_index()
     half = stats.t.ppf((1 + confidence) / 2, table.n - 1) * table["std"] / np.sqrt(table.n)
     return table.assign(ci_low=table["mean"] - half, ci_high=table["mean"] + half)[["dataset", "configuration", "mean", "std", "ci_low", "ci_high", "n"]]
 
-# %% ../nbs/api/08_stats.ipynb #c151bdb65
+# %% ../nbs/api/08_stats.ipynb #c15fc4616
 def pretraining_gain(
     rows: pd.DataFrame, # a row a run: dataset, pretrained, lr, seed, val_accuracy, test_accuracy, majority_class (the commonest training label)
     probes: pd.DataFrame, # dataset, label, prediction of linear probes
@@ -77,6 +82,8 @@ def pretraining_gain(
     "Does pretraining help? Test accuracies at the learning rate of the best validation accuracy, 95 % intervals over seeds."
     if missing := set(rows.dataset) - set(probes.dataset): raise ValueError(f"`probes` must cover the data sets of `rows`; {', '.join(sorted(missing))} lack one")
     rows = select_lr(rows.assign(configuration=np.where(rows.pretrained, "full", "scratch")))
+    seeds = rows.groupby(["dataset", "configuration"]).seed.agg(set).unstack().reindex(columns=["full", "scratch"])
+    if len(unequal := seeds[seeds.full != seeds.scratch]): raise ValueError(f"`rows` must hold the same seeds with and without pretraining; those of {unequal.index[0]} differ")
     pairs = rows.pivot(index=["dataset", "seed"], columns="configuration", values="test_accuracy").reset_index()
     parts = pd.concat([mean_over_seeds(rows), mean_over_seeds(pairs.assign(configuration="gain", test_accuracy=pairs.full - pairs.scratch))])
     wide = parts.pivot(index="dataset", columns="configuration", values=["mean", "ci_low", "ci_high", "n"])
