@@ -271,7 +271,7 @@ def _domain(kind: str, tokens: Tensor | None, n: int | None, R, R_F) -> tuple: #
     if R_F is None and kind in SEQUENCE_KINDS: R_F = n**0.5 * R
     return n, R, R_F
 
-# %% ../nbs/api/04_bounds.ipynb #c42fb61c4
+# %% ../nbs/api/04_bounds.ipynb #c46fb61c4
 COMBINATIONS = ("separate", "product", "joint")
 
 def attention_bound(
@@ -288,7 +288,7 @@ def attention_bound(
     bounds = {"separate": lambda: separate, "product": lambda: merged.sum(), "joint": lambda: heads.merged.joint_norm * merged.norm()}
     return min(float(bounds[name]()) for name in combinations)
 
-# %% ../nbs/api/04_bounds.ipynb #c4559beb9
+# %% ../nbs/api/04_bounds.ipynb #c4959beb9
 class LocalLipschitz(NamedTuple):
     "What power iteration found."
     value: float # ‖Jv‖, a lower bound of ‖J‖
@@ -328,7 +328,7 @@ def local_lipschitz(
         if best is None or value > best.value: best = LocalLipschitz(value.item(), converged, iterations, v if converged else last)
     return best._replace(iterations=iterations)
 
-# %% ../nbs/api/04_bounds.ipynb #c48a1c21d
+# %% ../nbs/api/04_bounds.ipynb #c52a1c21d
 class Pair(NamedTuple):
     "Two sequences and the rate of change between them."
     rate: float
@@ -365,7 +365,7 @@ def largest_rate(
     x, y = ((1 - step) * best[1] + sign * step * radius * best[2] for sign in (1, -1))
     return Pair(((fn(x) - fn(y)).norm() / (x - y).norm()).item(), x, y)
 
-# %% ../nbs/api/04_bounds.ipynb #c523b618f
+# %% ../nbs/api/04_bounds.ipynb #c563b618f
 def adversarial_tokens(
     heads: AttentionHeads, # of one layer
     head: int, # which
@@ -389,7 +389,7 @@ def adversarial_tokens(
         found.append(((radius**2 - s**2).sqrt() * (value @ z).norm() * c.norm(), torch.stack([*pair, *[x] * (n_tokens - 2)])))
     return max(found, key=lambda pair: pair[0])[1]
 
-# %% ../nbs/api/04_bounds.ipynb #c551ee79c
+# %% ../nbs/api/04_bounds.ipynb #c591ee79c
 COMPONENT_KINDS = {"ln1": ("prop1", "dunkl_williams", "best"), "ln2": ("prop1", "dunkl_williams", "best"), "fc1": ("prop2", "best"), "fc2": ("prop2", "best"), "mha": ATTENTION_KINDS}
 NEEDS_TOKENS = (*LOCAL_KINDS, "best_local", "prop1")
 
@@ -408,7 +408,7 @@ def _component_tokens(model: nn.Module, images: Tensor, inputs: str) -> list[dic
         seen = component_inputs(model, images) if inputs == "in_situ" else [dict.fromkeys(("ln1", "mha", "ln2"), embed(model, images))] * len(model.blocks)
         return [{component: layer[component].double() for component in ("ln1", "mha", "ln2")} for layer in seen]
 
-# %% ../nbs/api/04_bounds.ipynb #c5629dff5
+# %% ../nbs/api/04_bounds.ipynb #c6029dff5
 def _embedding_radii(model: nn.Module, energy: float) -> tuple[float, float]: # of the whole sequence: as printed in Prop. 4, and with what the embedding adds
     if not isinstance(model.norm_pre, nn.Identity): raise ValueError("`energy` must be left out for a model that normalises its embedding: the embedding is not affine there")
     alpha, patches = linear_bound(model.patch_embed.proj.weight.flatten(1)), model.patch_embed
@@ -426,7 +426,7 @@ def _attention_domains(model, tokens, radius, n_tokens, energy, embedded) -> dic
     if R is None: domain |= {"sequence_radius": corrected}
     return dict.fromkeys(ATTENTION_KINDS, domain) | {"prop4": {"n_tokens": n - model.num_prefix_tokens, "sequence_radius": printed}, "prop4_corrected": {"n_tokens": n, "sequence_radius": corrected}}
 
-# %% ../nbs/api/04_bounds.ipynb #c573dea48
+# %% ../nbs/api/04_bounds.ipynb #c613dea48
 def _attention_rows(heads: AttentionHeads, kinds, tokens: Tensor | None, domains: dict) -> dict[str, float]:
     local = [kind for kind in kinds if kind in LOCAL_KINDS or kind == "best_local"]
     bounds = {kind: attention_bound(heads, kind, **domains[kind]) for kind in kinds if kind not in local}
@@ -441,7 +441,7 @@ def _wanted_kinds(kinds, component: str, tokens: bool) -> list[str]: # of one co
     wanted = [kind for kind in COMPONENT_KINDS[component] if kinds is None or kind in kinds]
     return [kind for kind in wanted if tokens or kind not in NEEDS_TOKENS]
 
-# %% ../nbs/api/04_bounds.ipynb #c58ff31dc
+# %% ../nbs/api/04_bounds.ipynb #c62ff31dc
 def component_bounds(
     model: nn.Module, # see `load_model`
     images: Tensor | None = None, # normalised images `(batch, channels, height, width)`, which say what tokens there are
@@ -473,7 +473,7 @@ def component_bounds(
             rows += [(layer, component, kind, bound) for kind, bound in bounds.items()]
     return pd.DataFrame(rows, columns=["layer", "component", "kind", "bound"])
 
-# %% ../nbs/api/04_bounds.ipynb #c633da66c
+# %% ../nbs/api/04_bounds.ipynb #c673da66c
 def component_intervals(
     model: nn.Module, # see `load_model`
     images: Tensor, # normalised images `(batch, channels, height, width)`
@@ -516,7 +516,7 @@ def compare_intervals(
             rows.append((first, second, above.sum(), below.sum(), (~above & ~below).sum()))
     return pd.DataFrame(rows, columns=["first", "second", "above", "below", "undecided"])
 
-# %% ../nbs/api/04_bounds.ipynb #c66233647
+# %% ../nbs/api/04_bounds.ipynb #c70233647
 def head_tightness(
     model: nn.Module, # see `load_model`
     images: Tensor, # normalised images `(batch, channels, height, width)`
@@ -535,7 +535,7 @@ def head_tightness(
 def _one_head(heads: AttentionHeads, head: int) -> AttentionHeads:
     return replace(heads, **{name: getattr(heads, name)[head:head + 1] for name in ("query", "query_bias", "key", "value", "output")})
 
-# %% ../nbs/api/04_bounds.ipynb #c70b8c8f3
+# %% ../nbs/api/04_bounds.ipynb #c74b8c8f3
 def local_growth(
     heads: AttentionHeads, # of one layer
     pool: Tensor, # tokens to draw sequences from, `(many, dim)`
@@ -567,7 +567,7 @@ def growth_exponents(
         rows.append((name, fit.slope, fit.slope - half, fit.slope + half, len(part)))
     return pd.DataFrame(rows, columns=["input", "exponent", "ci_low", "ci_high", "n"])
 
-# %% ../nbs/api/04_bounds.ipynb #c73079ce6
+# %% ../nbs/api/04_bounds.ipynb #c77079ce6
 def official_heads(
     attention: nn.Module, # timm's Attention
 ) -> AttentionHeads:
@@ -577,7 +577,7 @@ def official_heads(
     columns = lambda t: t.reshape(dim, count, k).movedim(1, 0).mT # `(heads, k, dim)`, where the d-axis is what the rows were
     return replace(right, **{name: columns(getattr(right, name).reshape(dim, dim)) for name in ("query", "key", "value")})
 
-# %% ../nbs/api/04_bounds.ipynb #c76da1507
+# %% ../nbs/api/04_bounds.ipynb #c80da1507
 def run_bounds(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/fashion", # whose test images say what tokens there are

@@ -133,7 +133,7 @@ def plot_growth(
     ax.legend(frameon=False, fontsize="small")
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c13471c64
+# %% ../nbs/api/09_figures.ipynb #c13033cf0
 def plot_pretraining_gain(
     table: pd.DataFrame, # of `stats.pretraining_gain`
 ) -> Figure:
@@ -149,7 +149,7 @@ def plot_pretraining_gain(
     left.legend(frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     errorbar(right, "gain", color="black")
     right.axvline(0, color="0.5", lw=1)
-    right.set(xlabel="gain of pretraining")
+    right.set(xlabel="gain of pretraining", xlim=(min(table.gain_low.min(), 0) - 0.03, None))
     return figure
 
 # %% ../nbs/api/09_figures.ipynb #c1461c64d
