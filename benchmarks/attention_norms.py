@@ -1,4 +1,4 @@
-"""Norms of all heads of a ViT-B (random weights), and all its bounds without data: times in one run, on one thread, interleaved.
+"""Norms of all heads of a ViT-B (random weights), on one thread, interleaved in one run; and all its bounds without data, on two.
 
     python benchmarks/attention_norms.py [repeats]
 
@@ -46,6 +46,6 @@ start = time.perf_counter()
 torch.set_num_threads(2)
 bounds = component_bounds(model, radius=19.4)
 rows = pd.concat([rows, pd.DataFrame([{"route": f"component_bounds, {len(bounds)} bounds of 12 blocks, 2 threads", "seconds": time.perf_counter() - start}])])
-rows = rows.assign(repeats=repeats, machine=platform.machine(), torch=torch.__version__)
+rows = rows.assign(threads=[1] * len(ROUTES) + [2], repeats=repeats, machine=platform.machine(), torch=torch.__version__)
 rows.to_csv(Path(__file__).with_suffix(".csv"), index=False, float_format="%.4g")
 print(rows.to_string(index=False, float_format="%.3g"))

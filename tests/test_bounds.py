@@ -100,3 +100,22 @@ def test_layernorm_ascent():
         optimizer.step()
     assert 0.999 < worst <= 1 + ROUNDING
     assert layernorm_bound(weight, 0.0, eps) == pytest.approx(20)
+
+
+def test_specformer_from_norm_one_on(): # as quoted, without a query bias, scale at most 1
+    heads, x = random_heads(20_000, 4, 3, 2, 0.0, seed=3)
+    x = x * (1 / x.norm(dim=(1, 2), keepdim=True)).clamp(min=1)
+    assert (exact_norms(heads, x) / head_bounds(heads, "specformer", x)).max() <= 1 + ROUNDING
+
+
+def test_large_scales_and_near_one_hot_rows(): # K sees the first coordinate, V the second; token values ±B, logits 2a apart
+    def row(*values): return torch.tensor([[values]], dtype=torch.float64)
+    for logit, size in ((46.0, 1e24), (40.0, 1e20), (30.0, 1e16), (1.0, 1e-20)):
+        heads, x = AttentionHeads(row(0, 0), row(1)[0], row(1, 0), row(0, 1), row(0, 1).mT, 1.0), row([logit / 2, size], [-logit / 2, -size])[0]
+        truth = exact_norms(heads, x).item()
+        for kind in ("local_value", "jasmin_corrected", "best_local", "global"): assert truth <= head_bounds(heads, kind, x).item() * (1 + 1e-6), (kind, logit)
+
+
+def test_best_local_is_about_the_tokens():
+    heads, x = random_heads(4, 5, 3, 2, 1.0, seed=0)
+    with pytest.raises(ValueError, match="must be left out for the local kind"): head_bounds(heads, "best_local", x, radius=0.1)

@@ -10,8 +10,8 @@ __all__ = ['BALL_KINDS', 'SEQUENCE_KINDS', 'LOCAL_KINDS', 'ATTENTION_KINDS', 'NO
            'component_bounds', 'component_intervals', 'compare_intervals', 'head_tightness', 'local_growth',
            'growth_exponents', 'official_heads', 'run_bounds']
 
-# %% ../nbs/api/04_bounds.ipynb #c03efa7e7
-import warnings
+# %% ../nbs/api/04_bounds.ipynb #c03491697
+import copy, warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,20 +22,21 @@ import pandas as pd
 import torch
 from scipy import stats
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .core import COMPONENTS, check_choice, check_number, check_seed
 from .data import load_dataset, preprocess
-from .models import backbone_sha256, blocks, component_inputs, embed, input_config, load_model
+from .models import blocks, component_inputs, embed, input_config, load_model, model_identity
 from .results import Run, stored_run
 
-# %% ../nbs/api/04_bounds.ipynb #c065c9c1a
+# %% ../nbs/api/04_bounds.ipynb #c060c448d
 def layernorm_bound(
     weight: Tensor, # γ, `(dim,)`
     sigma: float = 0.0, # the smallest standard deviation (over the dims) of the tokens considered; 0: any token
     eps: float = 0.0, # LayerNorm's ε
     kind: str = "dunkl_williams", # dunkl_williams, or prop1: pairs of tokens of equal mean and deviation, ε left out
 ) -> float:
-    "Largest rate of change of a LayerNorm on tokens whose standard deviation is at least `sigma` (paper, Prop. 1; Dunkl and Williams 1964)."
+    "Bound of the rate of change of a LayerNorm on tokens whose standard deviation is at least `sigma` (paper, Prop. 1; Dunkl and Williams 1964)."
     check_choice("kind", kind, ("prop1", "dunkl_williams"))
     for name, value in (("sigma", sigma), ("eps", eps)): check_number(name, value, minimum=0)
     _check_finite(weight, "weight")
@@ -46,15 +47,23 @@ def layernorm_bound(
 def _check_finite(tensor: Tensor, name: str):
     if not torch.isfinite(tensor).all(): raise ValueError(f"`{name}` must be finite; got {int((~torch.isfinite(tensor)).sum())} values that are not")
 
-# %% ../nbs/api/04_bounds.ipynb #c10d46b19
+# %% ../nbs/api/04_bounds.ipynb #c108b9e3c
+def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor]: # scaled so that squares neither vanish nor overflow, and the scale, `(..., 1, 1)`
+    size, limits = torch.linalg.vector_norm(matrix.detach(), torch.inf, dim=(-2, -1), keepdim=True), torch.finfo(matrix.dtype)
+    if ((size > limits.tiny**0.2) & (size < limits.max**0.2)).all(): return matrix, torch.ones_like(size)
+    size = torch.where(size > 0, size, 1)
+    return matrix / size, size
+
 def _spectral_norm(matrix: Tensor) -> Tensor: # `(..., p, q)` -> `(...)`
+    matrix, size = _scaled(matrix)
     gram = matrix @ matrix.mT if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT @ matrix
-    return torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0).sqrt()
+    return torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0).sqrt() * size[..., 0, 0]
 
 def linear_bound(
     weight: Tensor, # `(out, in)`
 ) -> float:
     "Lipschitz constant of a linear layer: its spectral norm (paper, Prop. 2)."
+    if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.numel() or weight.is_complex(): raise ValueError(f"`weight` must be a real matrix (out, in); got {getattr(weight, 'dtype', type(weight).__name__)} {tuple(getattr(weight, 'shape', ()))}")
     _check_finite(weight, "weight")
     return _spectral_norm(weight.detach().double()).item()
 
@@ -84,8 +93,9 @@ class AttentionHeads:
         basis, rest = torch.linalg.qr(self.output)
         return replace(self, value=rest @ self.value, output=basis)
 
-# %% ../nbs/api/04_bounds.ipynb #c1558e5bc
+# %% ../nbs/api/04_bounds.ipynb #c15d85619
 def _product_norm(a: Tensor, b: Tensor) -> Tensor: # spectral norms of aᵀb, for `(..., k, p)` and `(..., k, q)`
+    (a, size_a), (b, size_b) = _scaled(a), _scaled(b)
     gram_a, gram_b = a @ a.mT, b @ b.mT
     factor, failed = torch.linalg.cholesky_ex(gram_a)
     failed = failed > 0
@@ -95,9 +105,9 @@ def _product_norm(a: Tensor, b: Tensor) -> Tensor: # spectral norms of aᵀb, fo
     if failed.any():
         r_a, r_b = (torch.linalg.qr(t.expand(*failed.shape, *t.shape[-2:])[failed].mT).R for t in (a, b))
         norms = norms.masked_scatter(failed, torch.linalg.matrix_norm(r_a @ r_b.mT, 2))
-    return norms
+    return norms * (size_a * size_b)[..., 0, 0]
 
-# %% ../nbs/api/04_bounds.ipynb #c1852c5c2
+# %% ../nbs/api/04_bounds.ipynb #c189a67bb
 def _stacked(attention: nn.Module) -> tuple[Tensor, Tensor | None, Tensor]: # weight of q, k, v as rows `(3 dim, dim)`, query bias, output weight `(dim, dim)`
     if hasattr(attention, "c_attn"): weight, bias, output = attention.c_attn.weight.T, attention.c_attn.bias, attention.c_proj.weight.T
     elif getattr(attention, "in_proj_weight", None) is not None: weight, bias, output = attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight
@@ -107,6 +117,16 @@ def _stacked(attention: nn.Module) -> tuple[Tensor, Tensor | None, Tensor]: # we
     else: raise ValueError(f"`attention` must hold qkv, q_proj, in_proj_weight or c_attn; got {type(attention).__name__}; make AttentionHeads by hand")
     return weight, getattr(attention, "q_bias", None) if bias is None else bias, output
 
+def _same(heads: "AttentionHeads", attention: nn.Module) -> bool: # does the module compute what its weights say, up to a constant?
+    module, x = copy.deepcopy(attention).cpu().double().eval(), torch.randn(2, 5, heads.query.shape[-1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if isinstance(module, nn.MultiheadAttention): module.batch_first = True
+    try:
+        with torch.no_grad(): y = module(x, x, x, need_weights=False) if isinstance(module, nn.MultiheadAttention) else module(x)
+    except Exception: return False # it needs more than tokens
+    y = y[0] if isinstance(y, tuple) else y
+    expected = attend(heads, x[0]) - attend(heads, x[1])
+    return bool((y[0] - y[1] - expected).norm() <= 1e-6 * expected.norm() + 1e-300)
+
 def attention_heads(
     attention: nn.Module, # timm's Attention, another with q_proj, k_proj and v_proj, nn.MultiheadAttention or GPT-2's attention
 ) -> AttentionHeads:
@@ -114,7 +134,6 @@ def attention_heads(
     for name in ("q_norm", "k_norm", "norm"):
         if not isinstance(getattr(attention, name, nn.Identity()), nn.Identity):
             raise ValueError(f"`attention` must have linear queries, keys and values; got {type(attention).__name__} with {name}; no bound here covers it")
-    if getattr(attention, "rope", None) is not None: raise ValueError(f"`attention` must not rotate queries and keys; got {type(attention).__name__} with rope; no bound here covers it")
     weight, bias, output = (None if t is None else t.detach().double() for t in _stacked(attention))
     dim, heads = weight.shape[1], attention.num_heads
     check_number("num_heads", heads, minimum=1, integer=True)
@@ -123,7 +142,9 @@ def attention_heads(
         if tensor is not None: _check_finite(tensor, name)
     query, key, value = weight.view(3, heads, dim // heads, dim)
     query_bias = torch.zeros(heads, dim // heads, dtype=torch.float64) if bias is None else bias[:dim].view(heads, -1)
-    return AttentionHeads(query, query_bias, key, value, output.view(dim, heads, -1).movedim(1, 0), getattr(attention, "scale", None) or (dim // heads)**-0.5, hasattr(attention, "c_attn"))
+    found = AttentionHeads(query, query_bias, key, value, output.view(dim, heads, -1).movedim(1, 0), getattr(attention, "scale", None) or (dim // heads)**-0.5, hasattr(attention, "c_attn"))
+    if not _same(found, attention): raise ValueError(f"`attention` must be plain softmax attention of its tokens; {type(attention).__name__} computes something else; no bound here covers it")
+    return found
 
 # %% ../nbs/api/04_bounds.ipynb #c194609c2
 def attention_probabilities(
@@ -145,7 +166,7 @@ def attend(
     single = attention_probabilities(heads, tokens) @ (tokens @ heads.value.mT)
     return (single @ heads.output.mT).sum(0) if merge else single
 
-# %% ../nbs/api/04_bounds.ipynb #c23b5b2a7
+# %% ../nbs/api/04_bounds.ipynb #c2361e1c9
 def _check_probabilities(p: Tensor) -> Tensor:
     if p.ndim < 1 or p.shape[-1] < 1 or not torch.isfinite(p).all() or (p < 0).any() or ((p.sum(-1) - 1).abs() > 1e-6).any():
         raise ValueError(f"`p` must hold probabilities: not negative, with sum 1 along the last axis; got sums from {p.sum(-1).min().item():.6g} to {p.sum(-1).max().item():.6g} and the minimum {p.min().item():.6g}"
@@ -164,7 +185,8 @@ def ordinal_statistics(
 ) -> Tensor: # g_1, ..., g_n, `(..., n)`
     "g_k = p_(k) (1 − p_(k) + p_(k+1)) of the sorted probabilities, with p_(n+1) = 0 (Yudin et al. 2025, Def. 1)."
     ordered = _check_probabilities(p).sort(-1, descending=True).values
-    return ordered * (1 - ordered + nn.functional.pad(ordered[..., 1:], (0, 1)))
+    others = torch.cat([ordered[..., 1:].sum(-1, keepdim=True), 1 - ordered[..., 1:]], -1) # 1 − p_(k), with all digits for p_(1) near 1
+    return ordered * (others + nn.functional.pad(ordered[..., 1:], (0, 1)))
 
 # %% ../nbs/api/04_bounds.ipynb #c25e2d68a
 def softmax_norm(
@@ -192,7 +214,7 @@ SEQUENCE_KINDS = { # the same, with the Frobenius norm R of the whole sequence
     "prop4_corrected": lambda h, n, R: n**0.5 + R * (R * h.logit_norm + n**0.5 / 2 * h.bias_norm),
 }
 
-# %% ../nbs/api/04_bounds.ipynb #c341bbd74
+# %% ../nbs/api/04_bounds.ipynb #c3419a735
 def _local(h: AttentionHeads, x: Tensor) -> Tensor: # simple form
     P, R = attention_probabilities(h, x), x.norm(dim=-1).amax(-1)
     return h.value_norm * (_spectral_norm(P) + R**2 * h.logit_norm + R * (R * h.logit_norm + h.bias_norm) * P.sum(-2).amax(-1).sqrt())
@@ -203,20 +225,23 @@ def _covariance(P: Tensor, a: Tensor, b: Tensor) -> Tensor: # of two maps of the
         return left.mT @ (row[..., None] * right)
     return torch.stack([under(row) for row in P.unbind(-2)], 1)
 
+def _spread(P: Tensor, a: Tensor) -> Tensor: # norms of the covariances of one map with itself, `(heads, n)`
+    return torch.stack([_spectral_norm(row.sqrt()[..., None] * (a - row[..., None, :] @ a))**2 for row in P.unbind(-2)], 1)
+
 def _local_covariance(h: AttentionHeads, x: Tensor) -> Tensor:
     P = attention_probabilities(h, x)
     x = x.expand(len(P), *x.shape[-2:])
     key, context = x @ h.key.mT, h.scale * (x @ h.query.mT + h.query_bias[:, None]) @ h.key # context: rows c_i
     through_query = h.scale * _product_norm(_covariance(P, x, key).mT, h.query[:, None]) # ‖Cov_i Aᵀ‖
-    weights = P * (_spectral_norm(_covariance(P, x, x)) * context.square().sum(-1))[..., None]
+    weights = P * (_spread(P, x) * context.square().sum(-1))[..., None]
     return h.value_norm * (_spectral_norm(P) + through_query.amax(-1) + weights.sum(-2).amax(-1).sqrt())
 
-# %% ../nbs/api/04_bounds.ipynb #c359d0cee
+# %% ../nbs/api/04_bounds.ipynb #c351e9e2f
 def _local_value(h: AttentionHeads, x: Tensor) -> Tensor:
     P, value, key = attention_probabilities(h, x), x @ h.value.mT, x @ h.key.mT
     context = h.scale * (x @ h.query.mT + h.query_bias[:, None]) @ torch.linalg.qr(h.key.mT).R.mT # c_i in an orthonormal basis of K's rows, `(heads, n, k)`
     through_query = h.scale * _product_norm(_covariance(P, value, key).mT, h.query[:, None]) # ‖V Cov_i Aᵀ‖, `(heads, n)`
-    spread = _spectral_norm(_covariance(P, value, value)) # ‖V Cov_i Vᵀ‖
+    spread = _spread(P, value) # ‖V Cov_i Vᵀ‖
     through_key = torch.linalg.eigvalsh(torch.einsum("hij,hi,hip,hiq->hjpq", P, spread, context, context))[..., -1].clamp(min=0)
     return h.value_norm * _spectral_norm(P) + through_query.amax(-1) + through_key.amax(-1).sqrt()
 
@@ -227,14 +252,14 @@ def _jasmin(h: AttentionHeads, x: Tensor, bias: bool) -> Tensor:
 
 def _specformer(h: AttentionHeads, x: Tensor, bias: bool) -> Tensor:
     n, norm, query, key = x.shape[-2], x.norm(dim=(-2, -1)), _spectral_norm(h.query), _spectral_norm(h.key)
-    inside = norm**2 * (query * key + 1) if not bias else norm**2 * query * key + norm * key * h.query_bias.norm(dim=-1) + 1
+    inside = norm**2 * (query * key + 1) if not bias else h.scale * (norm**2 * query * key + norm * key * h.query_bias.norm(dim=-1)) + 1
     return n * (n + 1) * h.value_norm * inside
 
 LOCAL_KINDS = {"local": _local, "local_covariance": _local_covariance, "local_value": _local_value,
                "jasmin": lambda h, x: _jasmin(h, x, False), "jasmin_corrected": lambda h, x: _jasmin(h, x, True),
                "specformer": lambda h, x: _specformer(h, x, False), "specformer_corrected": lambda h, x: _specformer(h, x, True)}
 
-# %% ../nbs/api/04_bounds.ipynb #c370bb4c2
+# %% ../nbs/api/04_bounds.ipynb #c370ad3e4
 ATTENTION_KINDS = (*BALL_KINDS, *SEQUENCE_KINDS, "best", *LOCAL_KINDS, "best_local")
 NO_QUERY_BIAS = ("prop3", "prop4", "jasmin", "jasmin_global", "specformer") # kinds that hold without a query bias alone
 
@@ -248,47 +273,55 @@ def head_bounds(
 ) -> Tensor: # `(heads,)`
     "Bounds of the Lipschitz constant of each head x ↦ V P x."
     check_choice("kind", kind, ATTENTION_KINDS)
+    tokens = tokens if tokens is None else _check_tokens(heads, tokens)
+    if tokens is not None and (kind in LOCAL_KINDS or kind == "best_local") and (n_tokens, radius, sequence_radius) != (None,) * 3: raise ValueError(f"`n_tokens`, `radius` and `sequence_radius` must be left out for the local kind {kind!r}, which is about `tokens`")
     n, R, R_F = _domain(kind, tokens, n_tokens, radius, sequence_radius)
     if kind in BALL_KINDS: return heads.value_norm * BALL_KINDS[kind](heads, n, R)
     if kind in SEQUENCE_KINDS: return heads.value_norm * SEQUENCE_KINDS[kind](heads, n, R_F)
     if kind in LOCAL_KINDS: return LOCAL_KINDS[kind](heads, tokens)
-    valid = [kind for kind, known in (("global", R), ("prop4_corrected", R_F)) if known is not None] + (["local_value", "jasmin_corrected"] if kind == "best_local" else [])
-    return torch.stack([head_bounds(heads, kind, tokens, n, R, R_F) for kind in valid]).amin(0)
+    on_set = torch.minimum(*(head_bounds(heads, kind, None, n, R, R_F) for kind in ("global", "prop4_corrected")))
+    return on_set if kind == "best" else torch.minimum(on_set, torch.minimum(*(head_bounds(heads, kind, tokens) for kind in ("local_value", "jasmin_corrected"))))
 
-# %% ../nbs/api/04_bounds.ipynb #c384e4a4f
+# %% ../nbs/api/04_bounds.ipynb #c38cba06c
+def _check_tokens(heads: AttentionHeads, tokens: Tensor) -> Tensor: # in float64
+    count, _, dim = heads.query.shape
+    if tokens.ndim not in (2, 3) or min(tokens.shape) < 1 or tokens.shape[-1] != dim or (tokens.ndim == 3 and len(tokens) != count):
+        raise ValueError(f"`tokens` must have shape (tokens, {dim}), or ({count}, tokens, {dim}): a sequence for each head; got {tuple(tokens.shape)}; give the images of a batch one by one")
+    _check_finite(tokens, "tokens")
+    return tokens.double()
+
 def _domain(kind: str, tokens: Tensor | None, n: int | None, R, R_F) -> tuple: # n_tokens, radius and sequence radius, measured where not given
     if tokens is not None:
-        if tokens.ndim not in (2, 3) or min(tokens.shape) < 1: raise ValueError(f"`tokens` must have shape (tokens, dim) or (heads, tokens, dim), none of them 0; got {tuple(tokens.shape)}")
-        _check_finite(tokens, "tokens")
         n = tokens.shape[-2] if n is None else n
         if R is None and R_F is None: R, R_F = tokens.norm(dim=-1).amax(-1), tokens.norm(dim=(-2, -1))
     elif kind in LOCAL_KINDS or kind == "best_local": raise ValueError(f"`tokens` must be given for the local kind {kind!r}")
+    if n is None: raise ValueError("`n_tokens` or `tokens` must be given; got neither")
     check_number("n_tokens", n, minimum=1, integer=True)
     for name, value in (("radius", R), ("sequence_radius", R_F)):
+        if isinstance(value, Tensor) and not (torch.isfinite(value) & (value >= 0)).all(): raise ValueError(f"`{name}` must hold finite numbers that are not negative; got {value.min().item():g} to {value.max().item():g}")
         if value is not None and not isinstance(value, Tensor): check_number(name, value, above=0)
     if R is None and R_F is None: raise ValueError(f"`radius`, `sequence_radius` or `tokens` must be given for the kind {kind!r}: attention has no Lipschitz constant on all sequences")
-    if R is None and kind in BALL_KINDS: R = R_F # a token's norm is at most that of the sequence
-    if R_F is None and kind in SEQUENCE_KINDS: R_F = n**0.5 * R
-    return n, R, R_F
+    return n, R_F if R is None else R, n**0.5 * R if R_F is None else R_F # a token's norm is at most that of the sequence
 
-# %% ../nbs/api/04_bounds.ipynb #c46fb61c4
+# %% ../nbs/api/04_bounds.ipynb #c46d50e27
 COMBINATIONS = ("separate", "product", "joint")
 
 def attention_bound(
     heads: AttentionHeads, # see `attention_heads`
     kind: str = "best", # see `head_bounds`
-    combination: str | None = None, # separate, product or joint; default: separate, as published, for published kinds, and the least of the three for the others
+    combination: str | None = None, # separate, product or joint; default: separate, as published, for published kinds, and the lesser of the other two for the others
     **domain, # tokens, n_tokens, radius, sequence_radius: see `head_bounds`
 ) -> float:
     "Bound of the Lipschitz constant of an attention layer (paper, Props. 3 and 4, and others: see the tables)."
+    if (tokens := domain.get("tokens")) is not None and tokens.ndim != 2: raise ValueError(f"`tokens` must have shape (tokens, dim): a layer's heads see one sequence; got {tuple(tokens.shape)}")
     published = kind in (*NO_QUERY_BIAS, "prop4_corrected", "jasmin_corrected", "jasmin_global_corrected", "specformer_corrected")
-    combinations = [check_choice("combination", combination, COMBINATIONS)] if combination else ["separate"] if published else COMBINATIONS
+    combinations = [check_choice("combination", combination, COMBINATIONS)] if combination else ["separate"] if published else ["product", "joint"] # product is never above separate
     separate = (heads.output_norm * head_bounds(heads, kind, **domain)).sum() if "separate" in combinations else torch.inf
     merged = head_bounds(heads.merged, kind, **domain) if combinations != ["separate"] else None
     bounds = {"separate": lambda: separate, "product": lambda: merged.sum(), "joint": lambda: heads.merged.joint_norm * merged.norm()}
     return min(float(bounds[name]()) for name in combinations)
 
-# %% ../nbs/api/04_bounds.ipynb #c4959beb9
+# %% ../nbs/api/04_bounds.ipynb #c495e3913
 class LocalLipschitz(NamedTuple):
     "What power iteration found."
     value: float # ‖Jv‖, a lower bound of ‖J‖
@@ -297,7 +330,7 @@ class LocalLipschitz(NamedTuple):
     direction: Tensor # v, of x's shape
 
 def _jvp(fn: Callable, x: Tensor, v: Tensor) -> Tensor: # J v
-    with warnings.catch_warnings(): # torch's own, about torch.jit
+    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH): # torch's own warning about torch.jit; fused attention has no forward derivative
         warnings.simplefilter("ignore", FutureWarning)
         return torch.func.jvp(fn, (x,), (v,))[1]
 
@@ -312,10 +345,10 @@ def local_lipschitz(
     "The local Lipschitz constant of `fn` at `x`, the spectral norm of its Jacobian, from below (as in Castin et al. 2024)."
     check_number("tolerance", tolerance, above=0)
     for name, value in (("max_iterations", max_iterations), ("restarts", restarts)): check_number(name, value, minimum=1, integer=True)
-    if not x.is_floating_point(): raise ValueError(f"`x` must hold floating-point numbers; got {x.dtype}")
+    if not x.is_floating_point() or not x.numel(): raise ValueError(f"`x` must hold floating-point numbers; got {x.dtype} {tuple(x.shape)}")
     _check_finite(x, "x")
     generator, best, iterations = torch.Generator().manual_seed(check_seed(seed)), None, 0
-    _, pullback = torch.func.vjp(fn, x)
+    with sdpa_kernel(SDPBackend.MATH): _, pullback = torch.func.vjp(fn, x)
     for _ in range(restarts):
         v = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
         for step in range(max_iterations):
@@ -324,6 +357,7 @@ def local_lipschitz(
             value, back = image.norm(), pullback(image)[0]
             if converged := bool((back - value**2 * v).norm() <= tolerance * value**2): break
             v, last = back, v
+        if not torch.isfinite(value): raise ValueError("`fn` must have finite derivatives at `x`; got infinite or nan ones")
         iterations += step + 1
         if best is None or value > best.value: best = LocalLipschitz(value.item(), converged, iterations, v if converged else last)
     return best._replace(iterations=iterations)
@@ -365,7 +399,7 @@ def largest_rate(
     x, y = ((1 - step) * best[1] + sign * step * radius * best[2] for sign in (1, -1))
     return Pair(((fn(x) - fn(y)).norm() / (x - y).norm()).item(), x, y)
 
-# %% ../nbs/api/04_bounds.ipynb #c563b618f
+# %% ../nbs/api/04_bounds.ipynb #c569ee324
 def adversarial_tokens(
     heads: AttentionHeads, # of one layer
     head: int, # which
@@ -374,22 +408,27 @@ def adversarial_tokens(
     margin: float = 8.0, # by how much the logits of the two attended tokens are above the others', plus log(n)
 ) -> Tensor: # `(tokens, dim)`
     "A sequence in the ball at which the head's local constant is close to its Lipschitz constant there."
+    check_number("head", head, minimum=0, maximum=len(heads.query) - 1, integer=True)
     check_number("n_tokens", n_tokens, minimum=3, integer=True)
     check_number("radius", radius, above=0)
+    check_number("margin", margin)
     query, key, value = heads.query[head], heads.key[head], heads.value[head]
     (basis, r_q), (_, r_k) = torch.linalg.qr(query.T), torch.linalg.qr(key.T)
     u = basis @ torch.linalg.svd(r_q @ r_k.T).U[:, 0] # left singular vector of A
     found = []
-    for x in (radius * u, -radius * u): # the query bias tells them apart
+    for x in [sign * share * radius * u for share in (1.0, 0.9, 0.8, 0.7, 0.5, 0.3) for sign in (1, -1)]: # shorter where x would attend to itself; the query bias tells the signs apart
         c = heads.scale * (query @ x + heads.query_bias[head]) @ key
-        away = value - (value @ c)[:, None] * c / c.square().sum().clamp(min=1e-300)
-        z = torch.linalg.svd(away, full_matrices=False).Vh[0]
-        s = ((x @ c + margin + np.log(n_tokens)) / c.norm().clamp(min=1e-300)).clamp(0, 0.95 * radius)
-        pair = [s * c / c.norm().clamp(min=1e-300) + sign * (radius**2 - s**2).sqrt() * z for sign in (1, -1)]
-        found.append(((radius**2 - s**2).sqrt() * (value @ z).norm() * c.norm(), torch.stack([*pair, *[x] * (n_tokens - 2)])))
-    return max(found, key=lambda pair: pair[0])[1]
+        unit = c / c.norm().clamp(min=1e-300)
+        z = torch.linalg.svd(value - (value @ unit)[:, None] * unit, full_matrices=False).Vh[0]
+        z = z - (z @ unit) * unit
+        z = z / z.norm() if z.norm() > 1e-6 else 0 * z # no direction is left, e.g. for dim 1
+        s = ((x @ c + margin + np.log(n_tokens)) / c.norm().clamp(min=1e-300)).clamp(min=0)
+        rate = (radius**2 - s**2).clamp(min=0).sqrt() * (value @ z).norm() * c.norm() # 0 where s does not fit into the ball
+        pair = [s.clamp(max=radius) * unit + sign * (radius**2 - s**2).clamp(min=0).sqrt() * z for sign in (1, -1)]
+        found.append((rate.item(), torch.stack([*pair, *[x] * (n_tokens - 2)])))
+    return _into_ball(max(found, key=lambda pair: pair[0])[1], radius)
 
-# %% ../nbs/api/04_bounds.ipynb #c591ee79c
+# %% ../nbs/api/04_bounds.ipynb #c5972a41f
 COMPONENT_KINDS = {"ln1": ("prop1", "dunkl_williams", "best"), "ln2": ("prop1", "dunkl_williams", "best"), "fc1": ("prop2", "best"), "fc2": ("prop2", "best"), "mha": ATTENTION_KINDS}
 NEEDS_TOKENS = (*LOCAL_KINDS, "best_local", "prop1")
 
@@ -404,13 +443,19 @@ def _check_model(model: nn.Module) -> list: # the blocks of a model that the bou
     return maps
 
 def _component_tokens(model: nn.Module, images: Tensor, inputs: str) -> list[dict[str, Tensor]]: # for each block, what ln1, mha and ln2 see, float64
+    if not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point() or not len(images):
+        raise ValueError(f"`images` must be normalised, floating-point, of shape (batch, channels, height, width); got {getattr(images, 'dtype', type(images).__name__)} {tuple(getattr(images, 'shape', ()))}; see data.preprocess")
+    _check_finite(images, "images")
+    if model.training: raise ValueError("`model` must be in evaluation mode; call model.eval()")
     with torch.no_grad():
         seen = component_inputs(model, images) if inputs == "in_situ" else [dict.fromkeys(("ln1", "mha", "ln2"), embed(model, images))] * len(model.blocks)
         return [{component: layer[component].double() for component in ("ln1", "mha", "ln2")} for layer in seen]
 
-# %% ../nbs/api/04_bounds.ipynb #c6029dff5
+# %% ../nbs/api/04_bounds.ipynb #c6034de98
+def _affine_embedding(model: nn.Module) -> bool: return isinstance(model.norm_pre, nn.Identity) and isinstance(model.patch_embed.norm, nn.Identity)
+
 def _embedding_radii(model: nn.Module, energy: float) -> tuple[float, float]: # of the whole sequence: as printed in Prop. 4, and with what the embedding adds
-    if not isinstance(model.norm_pre, nn.Identity): raise ValueError("`energy` must be left out for a model that normalises its embedding: the embedding is not affine there")
+    if not _affine_embedding(model): raise ValueError("`energy` must be left out for a model that normalises its embedding: the embedding is not affine there")
     alpha, patches = linear_bound(model.patch_embed.proj.weight.flatten(1)), model.patch_embed
     with torch.no_grad(): offset = embed(model, torch.zeros(1, patches.proj.in_channels, *patches.img_size).to(model.pos_embed)).double().norm().item()
     return alpha * energy**0.5, alpha * energy**0.5 + offset
@@ -418,19 +463,22 @@ def _embedding_radii(model: nn.Module, energy: float) -> tuple[float, float]: # 
 def _attention_domains(model, tokens, radius, n_tokens, energy, embedded) -> dict[str, dict]: # kind -> arguments of `attention_bound`
     n = n_tokens or (tokens.shape[-2] if tokens is not None else model.patch_embed.num_patches + model.num_prefix_tokens)
     norms = tokens.norm(dim=-1) if tokens is not None else None
-    if radius is None or radius == "max": R, R_F = (norms.max().item(), norms.norm(dim=-1).max().item()) if tokens is not None else (None, None)
-    else: R, R_F = norms.square().mean().sqrt().item() if radius == "rms" else radius, None
-    domain = {"n_tokens": n, "radius": R, "sequence_radius": R_F}
-    if energy is None or not embedded: return dict.fromkeys(ATTENTION_KINDS, domain)
+    if isinstance(radius, str) or radius is None: R = None if tokens is None else norms.max().item() if radius != "rms" else norms.square().mean().sqrt().item()
+    else: R = radius
+    ball = {"n_tokens": n, "radius": R}
+    sequence = {"n_tokens": n, "sequence_radius": norms.norm(dim=-1).max().item()} if tokens is not None and radius in (None, "max") else ball
+    domains = dict.fromkeys(ATTENTION_KINDS, ball) | dict.fromkeys(SEQUENCE_KINDS, sequence)
+    if energy is None or not embedded: return domains
     printed, corrected = _embedding_radii(model, energy)
-    if R is None: domain |= {"sequence_radius": corrected}
-    return dict.fromkeys(ATTENTION_KINDS, domain) | {"prop4": {"n_tokens": n - model.num_prefix_tokens, "sequence_radius": printed}, "prop4_corrected": {"n_tokens": n, "sequence_radius": corrected}}
+    embeddings = {"n_tokens": n, "sequence_radius": corrected}
+    if R is None: domains = dict.fromkeys(ATTENTION_KINDS, embeddings)
+    return domains | {"prop4": {"n_tokens": max(n - model.num_prefix_tokens, 1), "sequence_radius": printed}, "prop4_corrected": embeddings}
 
-# %% ../nbs/api/04_bounds.ipynb #c613dea48
+# %% ../nbs/api/04_bounds.ipynb #c61be0a6d
 def _attention_rows(heads: AttentionHeads, kinds, tokens: Tensor | None, domains: dict) -> dict[str, float]:
     local = [kind for kind in kinds if kind in LOCAL_KINDS or kind == "best_local"]
     bounds = {kind: attention_bound(heads, kind, **domains[kind]) for kind in kinds if kind not in local}
-    return bounds | {kind: max(attention_bound(heads, kind, tokens=x, **(domains[kind] if kind == "best_local" else {})) for x in tokens) for kind in local}
+    return bounds | {kind: max(attention_bound(heads, kind, tokens=x) for x in tokens) for kind in local}
 
 def _layernorm_rows(norm: nn.LayerNorm, kinds, tokens: Tensor | None) -> dict[str, float]:
     sigma = 0.0 if tokens is None else tokens.var(-1, correction=0).min().sqrt().item()
@@ -438,32 +486,38 @@ def _layernorm_rows(norm: nn.LayerNorm, kinds, tokens: Tensor | None) -> dict[st
     return {kind: layernorm_bound(weight, sigma, norm.eps, "dunkl_williams" if kind == "best" else kind) for kind in kinds}
 
 def _wanted_kinds(kinds, component: str, tokens: bool) -> list[str]: # of one component: those asked for, or all that can be computed
-    wanted = [kind for kind in COMPONENT_KINDS[component] if kinds is None or kind in kinds]
+    wanted = [kind for kind in COMPONENT_KINDS[component] if (kind != "local_covariance" if kinds is None else kind in kinds)]
     return [kind for kind in wanted if tokens or kind not in NEEDS_TOKENS]
 
-# %% ../nbs/api/04_bounds.ipynb #c62ff31dc
+# %% ../nbs/api/04_bounds.ipynb #c62ef187c
 def component_bounds(
     model: nn.Module, # see `load_model`
     images: Tensor | None = None, # normalised images `(batch, channels, height, width)`, which say what tokens there are
-    radius: float | str | None = None, # largest token norm; a number, or of `images`: "max" (the default) or "rms", the paper's, which bounds nothing
+    radius: float | str | None = None, # largest token norm; a number, or of `images`: "max" (the default) or "rms", as in the paper's figure, which bounds nothing (prop1 to prop4 only)
     n_tokens: int | None = None, # tokens of a sequence; default: those of the images, or of the model
     energy: float | None = None, # largest sum of squares of a normalised image, for prop4; default: that of `images`
-    kinds: list[str] | None = None, # which kinds; default: all that can be computed from what is given
+    kinds: str | list[str] | None = None, # which kinds; default: all that can be computed from what is given, but the slow local_covariance, which local_value is never above
     inputs: str = "embedding", # embedding (the paper's protocol) or in_situ
 ) -> pd.DataFrame: # layer, component, kind, bound; for the local kinds the largest bound over the images
-    "Lipschitz bounds of all components of all blocks (paper, Section 4 and its bound figure)."
+    """Lipschitz bounds of all components of all blocks (paper, Section 4).
+    The set of `global` and `best` is all sequences of tokens no longer than the radius. prop4 takes the printed radius of an embedding of `energy`, without class token; in situ, the largest norm of the images' sequences."""
     maps = _check_model(model)
     check_choice("inputs", inputs, ("embedding", "in_situ"))
+    kinds = [kinds] if isinstance(kinds, str) else kinds
     if isinstance(radius, str): check_choice("radius", radius, ("max", "rms"), "a number, max or rms")
     elif radius is not None: check_number("radius", radius, above=0)
     if n_tokens is not None: check_number("n_tokens", n_tokens, minimum=1, integer=True)
     if energy is not None: check_number("energy", energy, above=0)
+    if energy is not None and inputs == "in_situ": raise ValueError("`energy` must be left out in situ: it is about the embedding; give `images` or `radius`")
     for kind in kinds or (): check_choice("kinds", kind, dict.fromkeys(kind for known in COMPONENT_KINDS.values() for kind in known))
+    if radius == "rms":
+        kinds = kinds or ["prop1", "prop2", "prop3", "prop4"]
+        if invalid := [kind for kind in kinds if kind not in ("prop1", "prop2", "prop3", "prop4")]: raise ValueError(f"`kinds` must be among prop1, prop2, prop3 and prop4 for the radius 'rms', which bounds nothing; got {invalid[0]!r}; use 'max'")
     if images is None and (needy := [kind for kind in kinds or () if kind in NEEDS_TOKENS]): raise ValueError(f"`images` must be given for the kind {needy[0]!r}, which depends on tokens")
     if images is None and (isinstance(radius, str) or (radius is None and energy is None and (kinds is None or {*kinds} & {*ATTENTION_KINDS}))):
         raise ValueError("`images`, `radius` (a number) or `energy` must be given: attention has no Lipschitz constant on all sequences")
-    if images is not None and energy is None and isinstance(model.norm_pre, nn.Identity): energy = images.double().square().sum((1, 2, 3)).max().item()
     tokens, rows = _component_tokens(model, images, inputs) if images is not None else [{}] * len(maps), []
+    if images is not None and energy is None and _affine_embedding(model): energy = images.double().square().sum((1, 2, 3)).max().item()
     for layer, (block, seen) in enumerate(zip(maps, tokens)):
         for component in COMPONENTS:
             wanted, own = _wanted_kinds(kinds, component, images is not None), seen.get(component)
@@ -516,13 +570,13 @@ def compare_intervals(
             rows.append((first, second, above.sum(), below.sum(), (~above & ~below).sum()))
     return pd.DataFrame(rows, columns=["first", "second", "above", "below", "undecided"])
 
-# %% ../nbs/api/04_bounds.ipynb #c70233647
+# %% ../nbs/api/04_bounds.ipynb #c70be7ec7
 def head_tightness(
     model: nn.Module, # see `load_model`
     images: Tensor, # normalised images `(batch, channels, height, width)`
     inputs: str = "embedding", # embedding (the paper's protocol) or in_situ
-) -> pd.DataFrame: # layer, head, image, kind, bound, exact (the local constant of the head), converged, ratio (bound / exact)
-    "Each bound of each head beside the head's exact local constant, at the tokens of each image."
+) -> pd.DataFrame: # layer, head, image, kind, bound, local (the head's local constant, from power iteration), converged (has it?), ratio (bound / local)
+    "Each bound of each head beside the head's local constant, at the tokens of each image."
     maps, rows = _check_model(model), []
     for layer, (block, seen) in enumerate(zip(maps, _component_tokens(model, images, check_choice("inputs", inputs, ("embedding", "in_situ"))))):
         heads = attention_heads(block.mha)
@@ -530,12 +584,12 @@ def head_tightness(
             found = [local_lipschitz(lambda x: attend(_one_head(heads, head), x, merge=False)[0], x, 1e-2, 200, restarts=1) for head in range(len(heads.query))]
             for kind in ("prop3", "global", "jasmin_global_corrected", *LOCAL_KINDS, "best_local"):
                 rows += [(layer, head, image, kind, bound, exact.value, exact.converged) for head, (bound, exact) in enumerate(zip(head_bounds(heads, kind, x).tolist(), found))]
-    return pd.DataFrame(rows, columns=["layer", "head", "image", "kind", "bound", "exact", "converged"]).assign(ratio=lambda t: t.bound / t.exact)
+    return pd.DataFrame(rows, columns=["layer", "head", "image", "kind", "bound", "local", "converged"]).assign(ratio=lambda t: t.bound / t.local)
 
 def _one_head(heads: AttentionHeads, head: int) -> AttentionHeads:
     return replace(heads, **{name: getattr(heads, name)[head:head + 1] for name in ("query", "query_bias", "key", "value", "output")})
 
-# %% ../nbs/api/04_bounds.ipynb #c74b8c8f3
+# %% ../nbs/api/04_bounds.ipynb #c74cba0f2
 def local_growth(
     heads: AttentionHeads, # of one layer
     pool: Tensor, # tokens to draw sequences from, `(many, dim)`
@@ -546,9 +600,11 @@ def local_growth(
 ) -> pd.DataFrame: # input (drawn or adversarial), n_tokens, draw, local
     "How does a head's local constant grow with the number of tokens?"
     check_number("draws", draws, minimum=1, integer=True)
+    if pool.ndim != 2: raise ValueError(f"`pool` must have shape (many, dim); got {tuple(pool.shape)}")
+    check_number("head", head, minimum=0, maximum=len(heads.query) - 1, integer=True)
     for length in lengths: check_number("lengths", length, minimum=3, maximum=len(pool), integer=True)
     single, generator, rows = _one_head(heads, head), torch.Generator().manual_seed(check_seed(seed)), []
-    local = lambda x: local_lipschitz(lambda x: attend(single, x, merge=False)[0], x, 1e-2, 200, restarts=1, seed=seed).value
+    pool, local = _check_tokens(heads, pool), lambda x: local_lipschitz(lambda x: attend(single, x, merge=False)[0], x, 1e-2, 200, restarts=1, seed=seed).value
     for n in lengths:
         rows += [("drawn", n, draw, local(pool[torch.randperm(len(pool), generator=generator)[:n]])) for draw in range(draws)]
         rows.append(("adversarial", n, 0, local(adversarial_tokens(heads, head, n, pool.norm(dim=-1).max().item()))))
@@ -560,8 +616,10 @@ def growth_exponents(
     confidence: float = 0.95, # of the interval
 ) -> pd.DataFrame: # input, exponent, ci_low, ci_high, n
     "Exponents c of local ∝ n_tokens^c, by least squares on logarithms, with Student's interval."
+    check_number("confidence", confidence, above=0, maximum=0.9999)
     rows = []
     for name, part in growth[growth.n_tokens >= least].groupby("input", sort=False):
+        if part.n_tokens.nunique() < 3 or not (part.local > 0).all(): raise ValueError(f"`growth` must hold at least 3 lengths from `least` on and positive constants; got {part.n_tokens.nunique()} lengths for {name}")
         fit = stats.linregress(np.log(part.n_tokens), np.log(part.local))
         half = stats.t.ppf((1 + confidence) / 2, len(part) - 2) * fit.stderr
         rows.append((name, fit.slope, fit.slope - half, fit.slope + half, len(part)))
@@ -577,7 +635,7 @@ def official_heads(
     columns = lambda t: t.reshape(dim, count, k).movedim(1, 0).mT # `(heads, k, dim)`, where the d-axis is what the rows were
     return replace(right, **{name: columns(getattr(right, name).reshape(dim, dim)) for name in ("query", "key", "value")})
 
-# %% ../nbs/api/04_bounds.ipynb #c80da1507
+# %% ../nbs/api/04_bounds.ipynb #c8050498f
 def run_bounds(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/fashion", # whose test images say what tokens there are
@@ -594,7 +652,7 @@ def run_bounds(
     check_number("n_images", n_images, minimum=1, maximum=len(data.test.labels), integer=True)
     network = load_model(model, pretrained=pretrained, seed=check_seed(seed))
     images = preprocess(data.test.images[:n_images], input_config(network))
-    parameters = {"model": Path(model).name if str(model).endswith(".safetensors") else str(model), "model_sha256": backbone_sha256(network), "dataset": dataset, "data_sha256": data.sha256,
+    parameters = model_identity(model, network) | {"dataset": dataset, "data_sha256": data.sha256,
                   "inputs": inputs, "n_images": n_images, "seed": seed}
     def compute():
         pool_images = preprocess(data.test.images[:-(-500 // (network.patch_embed.num_patches)) + 1], input_config(network))

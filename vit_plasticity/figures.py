@@ -87,13 +87,13 @@ def plot_accuracy(
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c108c15a5
+# %% ../nbs/api/09_figures.ipynb #c102b331e
 def plot_bounds(
     bounds: pd.DataFrame, # layer, component, kind, bound: of `bounds.component_bounds`
     intervals: pd.DataFrame, # layer, component, lower, upper: of `bounds.component_intervals`
     ax: Axes | None = None, # default: a new figure's
 ) -> Axes:
-    "Between which bounds each component's Lipschitz constant lies, along the layers, with the published bounds of attention (paper's bound figure)."
+    "Between which bounds each component's Lipschitz constant lies, along the layers, with the published bounds of attention (after the paper's bound figure, which has the published ones at the root mean square of the token norms)."
     ax = _new_axes(ax)
     for component in COMPONENTS:
         rows = intervals[intervals.component == component].sort_values("layer")
@@ -103,21 +103,23 @@ def plot_bounds(
     for kind, style, label in (("prop3", "--", "MHA, Prop. 3"), ("prop4", ":", "MHA, Prop. 4")):
         rows = bounds[bounds.kind == kind].sort_values("layer")
         ax.plot(rows.layer + 1, rows.bound, style, color=COLORS["mha"], label=label)
+    for face, label in ((None, "upper bound"), ("white", "lower bound")): ax.plot([], [], "o", ms=3, color="0.4", mfc=face, label=label)
     ax.set(xlabel="block", ylabel="Lipschitz constant", yscale="log")
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c11a13aad
+# %% ../nbs/api/09_figures.ipynb #c1134c8e7
 def plot_tightness(
     heads: pd.DataFrame, # kind, ratio: of `bounds.head_tightness`
+    doubtful: tuple[str, ...] = (), # kinds that need not hold, e.g. `bounds.NO_QUERY_BIAS`, drawn hollow
     ax: Axes | None = None, # default: a new figure's
 ) -> Axes:
-    "How far above the exact local constant each bound is, over heads and images; the box is the quartiles, the whiskers the 5th and 95th percentile."
+    "How far above the local constant each bound is, over heads and images; the box is the quartiles, the whiskers the 5th and 95th percentile."
     ax, order = _new_axes(ax), heads.groupby("kind").ratio.median().sort_values().index
-    sns.boxplot(heads, x="ratio", y="kind", order=order, color="0.8", whis=(5, 95), fliersize=1.5, width=0.6, log_scale=True, ax=ax)
+    sns.boxplot(heads, x="ratio", y="kind", hue="kind", order=order, hue_order=order, palette={kind: "white" if kind in doubtful else "0.75" for kind in order}, legend=False, whis=(5, 95), fliersize=1.5, width=0.6, log_scale=True, ax=ax)
     ax.axvline(1, color="black", lw=1)
-    ax.set(xlabel="bound / exact local constant", ylabel="")
+    ax.set(xlabel="bound / local constant", ylabel="")
     return ax
 
 # %% ../nbs/api/09_figures.ipynb #c1286bcb6

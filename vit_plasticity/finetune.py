@@ -6,7 +6,7 @@
 __all__ = ['OPTIMIZERS', 'PROTOCOLS', 'lr_factor', 'make_optimizer', 'predict', 'NonFiniteLoss', 'Finetuned', 'check_training',
            'finetune', 'mean_features', 'linear_probe', 'run_finetuning', 'run_linear_probe', 'run_grid']
 
-# %% ../nbs/api/06_finetune.ipynb #c03fa3442
+# %% ../nbs/api/06_finetune.ipynb #c03f0204b
 import inspect, itertools, math, time
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from .core import check_choice, check_flag, check_number, check_seed, get_device, get_out_dir, parse_components, seeded
 from .data import Dataset, load_dataset, preprocess, shuffled_batches
-from .models import backbone_sha256, blocks, component_parameters, embed, input_config, load_model, set_trainable
+from .models import blocks, component_parameters, embed, input_config, load_model, model_identity, set_trainable
 from .results import Run, load_run, stored_run
 
 # %% ../nbs/api/06_finetune.ipynb #c06d6559d
@@ -259,10 +259,9 @@ def run_finetuning(
     parameters = _identity(model, network, data, device) | training | {"pretrained": pretrained, "final_norm": final_norm, "protocol": protocol}
     return stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, final_norm=final_norm, device=str(device), progress=progress)), out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c376cc3db
+# %% ../nbs/api/06_finetune.ipynb #c370ad2c6
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device) -> dict: # what every run depends on
-    name = Path(model).name if str(model).endswith(".safetensors") else str(model) # the weights' checksum says which file
-    return {"model": name, "model_sha256": backbone_sha256(network), "dataset": data.name, "data_sha256": data.sha256, "device": device.type}
+    return model_identity(model, network) | {"dataset": data.name, "data_sha256": data.sha256, "device": device.type}
 
 # %% ../nbs/api/06_finetune.ipynb #c385a9e0d
 def run_linear_probe(

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['VIT_MINI', 'FASHION_STATISTICS', 'PARTS', 'save_model', 'read_metadata', 'load_model', 'InputConfig', 'input_config',
-           'backbone_sha256', 'BlockMaps', 'blocks', 'embed', 'component_inputs', 'Trainable', 'component_parameters',
-           'set_trainable']
+           'backbone_sha256', 'model_identity', 'BlockMaps', 'blocks', 'embed', 'component_inputs', 'Trainable',
+           'component_parameters', 'set_trainable']
 
 # %% ../nbs/api/02_models.ipynb #c035b5a11
 import json
@@ -125,7 +125,17 @@ def backbone_sha256(
     "Checksum of all weights but the head's: the same for every new head on one checkpoint."
     return checksum({name: tensor for name, tensor in model.state_dict().items() if not name.startswith("head.")})
 
-# %% ../nbs/api/02_models.ipynb #c15c41aa3
+# %% ../nbs/api/02_models.ipynb #c1498c825
+def model_identity(
+    name: str, # as given to `load_model`
+    model: nn.Module, # what it returned
+) -> dict: # model, model_sha256 and, for a file, its architecture
+    "What stored runs say of a model: timm's names fix an architecture, a file's name does not."
+    if not str(name).endswith(".safetensors"): return {"model": str(name), "model_sha256": backbone_sha256(model)}
+    metadata = read_metadata(Path(name).expanduser())
+    return {"model": Path(name).name, "model_sha256": backbone_sha256(model), "architecture": {key: metadata[key] for key in ("architecture", "mean", "std")}}
+
+# %% ../nbs/api/02_models.ipynb #c16c41aa3
 @dataclass(frozen=True)
 class BlockMaps:
     "The five components of one block, as maps of tokens of shape `(batch, tokens, dim)`; `fc2` takes `(batch, tokens, hidden)`."
@@ -135,7 +145,7 @@ class BlockMaps:
     fc1: Callable[[Tensor], Tensor]
     fc2: Callable[[Tensor], Tensor]
 
-# %% ../nbs/api/02_models.ipynb #c168f3f15
+# %% ../nbs/api/02_models.ipynb #c178f3f15
 def blocks(
     model: VisionTransformer, # a timm VisionTransformer
 ) -> list[BlockMaps]: # one entry a block
@@ -150,7 +160,7 @@ def blocks(
             raise ValueError(f"`model` must have pre-norm blocks (timm's Block with its plain Mlp); got {type(block).__name__} with {type(getattr(block, 'mlp', None)).__name__}")
     return [BlockMaps(block.norm1, block.attn, block.norm2, block.mlp.fc1, block.mlp.fc2) for block in model.blocks]
 
-# %% ../nbs/api/02_models.ipynb #c179932b8
+# %% ../nbs/api/02_models.ipynb #c189932b8
 def embed(
     model: VisionTransformer, # a timm VisionTransformer
     images: Tensor, # normalised images `(batch, channels, height, width)`
@@ -162,7 +172,7 @@ def embed(
         raise ValueError(f"`images` must have shape (batch, {', '.join(map(str, expected))}); got {tuple(images.shape)}; resize them, e.g. with data.preprocess")
     return model.norm_pre(model.patch_drop(model._pos_embed(patches(images))))
 
-# %% ../nbs/api/02_models.ipynb #c18211237
+# %% ../nbs/api/02_models.ipynb #c19211237
 def component_inputs(
     model: VisionTransformer, # a timm VisionTransformer
     images: Tensor, # normalised images `(batch, channels, height, width)`
@@ -177,7 +187,7 @@ def component_inputs(
         yield {"ln1": x, "mha": normed, "ln2": middle, "fc1": normed2, "fc2": hidden}
         x = middle + block.ls2(block.mlp.fc2(hidden))
 
-# %% ../nbs/api/02_models.ipynb #c226008a0
+# %% ../nbs/api/02_models.ipynb #c236008a0
 class Trainable(NamedTuple):
     "Numbers of trainable parameters."
     component: int # of the chosen component(s), over all blocks
@@ -186,7 +196,7 @@ class Trainable(NamedTuple):
     @property
     def total(self) -> int: return sum(self)
 
-# %% ../nbs/api/02_models.ipynb #c23ad054f
+# %% ../nbs/api/02_models.ipynb #c24ad054f
 PARTS = {"ln1": "norm1", "mha": "attn", "ln2": "norm2", "fc1": "mlp.fc1", "fc2": "mlp.fc2"} # component -> timm's name in a block
 
 def _owner(name: str) -> str: # what a parameter belongs to: a component, emb, final_norm, head or other (LayerScale, ...)
@@ -196,7 +206,7 @@ def _owner(name: str) -> str: # what a parameter belongs to: a component, emb, f
     inside = name.split(".", 2)[2] if name.startswith("blocks.") else ""
     return next((component for component, part in PARTS.items() if inside.startswith(part + ".")), "other")
 
-# %% ../nbs/api/02_models.ipynb #c24cf2772
+# %% ../nbs/api/02_models.ipynb #c25cf2772
 def component_parameters(
     model: VisionTransformer, # a timm VisionTransformer
     component: str, # see `parse_components`
@@ -211,7 +221,7 @@ def component_parameters(
         raise ValueError(f"`component`: {component!r} matches no parameter of this {type(model).__name__}")
     return chosen
 
-# %% ../nbs/api/02_models.ipynb #c25a09061
+# %% ../nbs/api/02_models.ipynb #c26a09061
 def set_trainable(
     model: VisionTransformer, # a timm VisionTransformer; changed in place
     component: str, # see `parse_components`

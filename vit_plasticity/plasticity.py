@@ -6,7 +6,7 @@
 __all__ = ['INPUTS', 'rates_of_change', 'sample_rates', 'summarize_rates', 'measure_plasticity', 'rank_components',
            'run_plasticity']
 
-# %% ../nbs/api/05_plasticity.ipynb #c03dc5856
+# %% ../nbs/api/05_plasticity.ipynb #c0368077b
 import math, warnings
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from .core import COMPONENTS, check_choice, check_number, check_seed, get_device, get_out_dir
 from .data import Split, list_datasets, load_dataset, preprocess
-from .models import BlockMaps, backbone_sha256, blocks, component_inputs, embed, input_config, load_model
+from .models import BlockMaps, blocks, component_inputs, embed, input_config, load_model, model_identity
 from .results import Run, stored_run
 
 # %% ../nbs/api/05_plasticity.ipynb #c069aeb72
@@ -159,7 +159,7 @@ def rank_components(
     table = table.assign(rank=range(1, len(table) + 1), **{name: [*values, np.nan] for name, values in columns.items()})
     return table[["rank", "component", "plasticity", "ci_low", "ci_high", *columns]]
 
-# %% ../nbs/api/05_plasticity.ipynb #c265ed01d
+# %% ../nbs/api/05_plasticity.ipynb #c2645e3a2
 def run_plasticity(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # downstream: its test split
@@ -181,6 +181,6 @@ def run_plasticity(
     x, y = load_dataset(source, data_dir), load_dataset(dataset, data_dir)
     check_number("n_pairs", n_pairs, minimum=2, maximum=min(len(x.test.labels), len(y.test.labels)), integer=True)
     network = load_model(model)
-    parameters = {"model": Path(model).name if str(model).endswith(".safetensors") else str(model), "model_sha256": backbone_sha256(network), "dataset": dataset, "data_sha256": y.sha256, "source": source, "source_sha256": x.sha256,
+    parameters = model_identity(model, network) | {"dataset": dataset, "data_sha256": y.sha256, "source": source, "source_sha256": x.sha256,
                   "inputs": inputs, "n_pairs": int(n_pairs), "seed": int(seed), "device": device.type}
     return stored_run("plasticity", parameters, lambda: {"rates": sample_rates(network, x.test, y.test, n_pairs, seed, inputs, device=str(device), progress=progress)}, out_dir)
