@@ -25,10 +25,11 @@ COLORS = dict(zip(COMPONENTS, (sns.color_palette("colorblind")[i] for i in (0, 1
 def _new_axes(ax: Axes | None) -> Axes:
     return ax if ax is not None else plt.subplots(figsize=(5, 3.2), layout="constrained")[1]
 
-# %% ../nbs/api/09_figures.ipynb #c06be6303
+# %% ../nbs/api/09_figures.ipynb #c06aeb5b8
 def plot_layers(
     summary: pd.DataFrame, # layer, component, plasticity, ci_low, ci_high
     ax: Axes | None = None, # default: a new figure's
+    measure: str = "rate", # rate or relative: what was measured
 ) -> Axes:
     "Plasticity of each component along the layers, with its interval as a band (paper's per-layer figures)."
     ax = _new_axes(ax)
@@ -36,22 +37,23 @@ def plot_layers(
         rows = summary[summary.component == component].sort_values("layer")
         ax.plot(rows.layer + 1, rows.plasticity, marker="o", ms=3, color=COLORS[component], label=LABELS[component])
         ax.fill_between(rows.layer + 1, rows.ci_low, rows.ci_high, color=COLORS[component], alpha=0.25, lw=0)
-    ax.set(xlabel="block", ylabel="plasticity", ylim=(0, None))
+    ax.set(xlabel="block", ylabel={"rate": "plasticity", "relative": "relative plasticity"}[check_choice("measure", measure, ("rate", "relative"))], ylim=(0, None))
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c0740fdf3
+# %% ../nbs/api/09_figures.ipynb #c072d96ae
 def plot_distribution(
     rates: pd.DataFrame, # pair, layer, component, rate
     over: str = "pairs", # pairs: each pair's mean over the layers; layers: each layer's mean over the pairs, as in the paper
     ax: Axes | None = None, # default: a new figure's
+    measure: str = "rate", # rate or relative: what was measured
 ) -> Axes:
     "Distribution of the rates of change per component; the box is the quartiles, the whiskers the 5th and 95th percentile."
     ax, key = _new_axes(ax), {"pairs": "pair", "layers": "layer"}[check_choice("over", over, ("pairs", "layers"))]
     means = rates.groupby([key, "component"], as_index=False).rate.mean()
     sns.boxplot(means, x="component", y="rate", hue="component", order=COMPONENTS, hue_order=COMPONENTS, palette=COLORS, whis=(5, 95), fliersize=1.5, width=0.6, legend=False, ax=ax)
-    ax.set(xlabel="", ylabel=f"rate of change (per {key})", ylim=(0, None))
+    ax.set(xlabel="", ylabel=f"{'relative ' * (check_choice('measure', measure, ('rate', 'relative')) == 'relative')}rate of change (per {key})", ylim=(0, None))
     ax.set_xticks(range(len(COMPONENTS)), LABELS.values())
     return ax
 
