@@ -107,7 +107,7 @@ def _product_norm(a: Tensor, b: Tensor) -> Tensor: # spectral norms of aᵀb, fo
         norms = norms.masked_scatter(failed, torch.linalg.matrix_norm(r_a @ r_b.mT, 2))
     return norms * (size_a * size_b)[..., 0, 0]
 
-# %% ../nbs/api/04_bounds.ipynb #c189a67bb
+# %% ../nbs/api/04_bounds.ipynb #c18e73258
 def _stacked(attention: nn.Module) -> tuple[Tensor, Tensor | None, Tensor]: # weight of q, k, v as rows `(3 dim, dim)`, query bias, output weight `(dim, dim)`
     if hasattr(attention, "c_attn"): weight, bias, output = attention.c_attn.weight.T, attention.c_attn.bias, attention.c_proj.weight.T
     elif getattr(attention, "in_proj_weight", None) is not None: weight, bias, output = attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight
@@ -131,9 +131,6 @@ def attention_heads(
     attention: nn.Module, # timm's Attention, another with q_proj, k_proj and v_proj, nn.MultiheadAttention or GPT-2's attention
 ) -> AttentionHeads:
     "The weights of an attention layer, head by head."
-    for name in ("q_norm", "k_norm", "norm"):
-        if not isinstance(getattr(attention, name, nn.Identity()), nn.Identity):
-            raise ValueError(f"`attention` must have linear queries, keys and values; got {type(attention).__name__} with {name}; no bound here covers it")
     weight, bias, output = (None if t is None else t.detach().double() for t in _stacked(attention))
     dim, heads = weight.shape[1], attention.num_heads
     check_number("num_heads", heads, minimum=1, integer=True)
@@ -303,7 +300,7 @@ def _domain(kind: str, tokens: Tensor | None, n: int | None, R, R_F) -> tuple: #
     if R is None and R_F is None: raise ValueError(f"`radius`, `sequence_radius` or `tokens` must be given for the kind {kind!r}: attention has no Lipschitz constant on all sequences")
     return n, R_F if R is None else R, n**0.5 * R if R_F is None else R_F # a token's norm is at most that of the sequence
 
-# %% ../nbs/api/04_bounds.ipynb #c46d50e27
+# %% ../nbs/api/04_bounds.ipynb #c46dc2c2c
 COMBINATIONS = ("separate", "product", "joint")
 
 def attention_bound(
@@ -314,12 +311,12 @@ def attention_bound(
 ) -> float:
     "Bound of the Lipschitz constant of an attention layer (paper, Props. 3 and 4, and others: see the tables)."
     if (tokens := domain.get("tokens")) is not None and tokens.ndim != 2: raise ValueError(f"`tokens` must have shape (tokens, dim): a layer's heads see one sequence; got {tuple(tokens.shape)}")
-    published = kind in (*NO_QUERY_BIAS, "prop4_corrected", "jasmin_corrected", "jasmin_global_corrected", "specformer_corrected")
-    combinations = [check_choice("combination", combination, COMBINATIONS)] if combination else ["separate"] if published else ["product", "joint"] # product is never above separate
-    separate = (heads.output_norm * head_bounds(heads, kind, **domain)).sum() if "separate" in combinations else torch.inf
-    merged = head_bounds(heads.merged, kind, **domain) if combinations != ["separate"] else None
-    bounds = {"separate": lambda: separate, "product": lambda: merged.sum(), "joint": lambda: heads.merged.joint_norm * merged.norm()}
-    return min(float(bounds[name]()) for name in combinations)
+    if combination is None and kind not in ("global", "local", "local_covariance", "local_value", "best", "best_local"): combination = "separate"
+    if combination is not None: check_choice("combination", combination, COMBINATIONS)
+    if combination == "separate": return float((heads.output_norm * head_bounds(heads, kind, **domain)).sum())
+    merged = head_bounds(heads.merged, kind, **domain)
+    bounds = {"product": float(merged.sum()), "joint": heads.merged.joint_norm * float(merged.norm())} # product is never above separate
+    return bounds[combination] if combination else min(bounds.values())
 
 # %% ../nbs/api/04_bounds.ipynb #c495e3913
 class LocalLipschitz(NamedTuple):
@@ -451,7 +448,7 @@ def _component_tokens(model: nn.Module, images: Tensor, inputs: str) -> list[dic
         seen = component_inputs(model, images) if inputs == "in_situ" else [dict.fromkeys(("ln1", "mha", "ln2"), embed(model, images))] * len(model.blocks)
         return [{component: layer[component].double() for component in ("ln1", "mha", "ln2")} for layer in seen]
 
-# %% ../nbs/api/04_bounds.ipynb #c6034de98
+# %% ../nbs/api/04_bounds.ipynb #c60030be6
 def _affine_embedding(model: nn.Module) -> bool: return isinstance(model.norm_pre, nn.Identity) and isinstance(model.patch_embed.norm, nn.Identity)
 
 def _embedding_radii(model: nn.Module, energy: float) -> tuple[float, float]: # of the whole sequence: as printed in Prop. 4, and with what the embedding adds
@@ -460,7 +457,7 @@ def _embedding_radii(model: nn.Module, energy: float) -> tuple[float, float]: # 
     with torch.no_grad(): offset = embed(model, torch.zeros(1, patches.proj.in_channels, *patches.img_size).to(model.pos_embed)).double().norm().item()
     return alpha * energy**0.5, alpha * energy**0.5 + offset
 
-def _attention_domains(model, tokens, radius, n_tokens, energy, embedded) -> dict[str, dict]: # kind -> arguments of `attention_bound`
+def _attention_domains(model, tokens, radius, n_tokens, embedding) -> dict[str, dict]: # kind -> arguments of `attention_bound`; `embedding`: of `_embedding_radii`, or None
     n = n_tokens or (tokens.shape[-2] if tokens is not None else model.patch_embed.num_patches + model.num_prefix_tokens)
     norms = tokens.norm(dim=-1) if tokens is not None else None
     if isinstance(radius, str) or radius is None: R = None if tokens is None else norms.max().item() if radius != "rms" else norms.square().mean().sqrt().item()
@@ -468,8 +465,8 @@ def _attention_domains(model, tokens, radius, n_tokens, energy, embedded) -> dic
     ball = {"n_tokens": n, "radius": R}
     sequence = {"n_tokens": n, "sequence_radius": norms.norm(dim=-1).max().item()} if tokens is not None and radius in (None, "max") else ball
     domains = dict.fromkeys(ATTENTION_KINDS, ball) | dict.fromkeys(SEQUENCE_KINDS, sequence)
-    if energy is None or not embedded: return domains
-    printed, corrected = _embedding_radii(model, energy)
+    if embedding is None: return domains
+    printed, corrected = embedding
     embeddings = {"n_tokens": n, "sequence_radius": corrected}
     if R is None: domains = dict.fromkeys(ATTENTION_KINDS, embeddings)
     return domains | {"prop4": {"n_tokens": max(n - model.num_prefix_tokens, 1), "sequence_radius": printed}, "prop4_corrected": embeddings}
@@ -489,7 +486,7 @@ def _wanted_kinds(kinds, component: str, tokens: bool) -> list[str]: # of one co
     wanted = [kind for kind in COMPONENT_KINDS[component] if (kind != "local_covariance" if kinds is None else kind in kinds)]
     return [kind for kind in wanted if tokens or kind not in NEEDS_TOKENS]
 
-# %% ../nbs/api/04_bounds.ipynb #c62ef187c
+# %% ../nbs/api/04_bounds.ipynb #c627557af
 def component_bounds(
     model: nn.Module, # see `load_model`
     images: Tensor | None = None, # normalised images `(batch, channels, height, width)`, which say what tokens there are
@@ -517,11 +514,12 @@ def component_bounds(
     if images is None and (isinstance(radius, str) or (radius is None and energy is None and (kinds is None or {*kinds} & {*ATTENTION_KINDS}))):
         raise ValueError("`images`, `radius` (a number) or `energy` must be given: attention has no Lipschitz constant on all sequences")
     tokens, rows = _component_tokens(model, images, inputs) if images is not None else [{}] * len(maps), []
-    if images is not None and energy is None and _affine_embedding(model): energy = images.double().square().sum((1, 2, 3)).max().item()
+    if images is not None and energy is None and inputs == "embedding" and _affine_embedding(model): energy = images.double().square().sum((1, 2, 3)).max().item()
+    embedding = None if energy is None else _embedding_radii(model, energy)
     for layer, (block, seen) in enumerate(zip(maps, tokens)):
         for component in COMPONENTS:
             wanted, own = _wanted_kinds(kinds, component, images is not None), seen.get(component)
-            if component == "mha": bounds = _attention_rows(attention_heads(block.mha), wanted, own, _attention_domains(model, own, radius, n_tokens, energy, inputs == "embedding")) if wanted else {}
+            if component == "mha": bounds = _attention_rows(attention_heads(block.mha), wanted, own, _attention_domains(model, own, radius, n_tokens, embedding)) if wanted else {}
             elif component in ("fc1", "fc2"): bounds = dict.fromkeys(wanted, linear_bound(getattr(block, component).weight)) if wanted else {}
             else: bounds = _layernorm_rows(getattr(block, component), wanted, own)
             rows += [(layer, component, kind, bound) for kind, bound in bounds.items()]

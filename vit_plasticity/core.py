@@ -86,9 +86,9 @@ def check_flag(
     if not isinstance(value, bool): raise ValueError(f"`{name}` must be True or False; got {value!r}")
     return value
 
-# %% ../nbs/api/00_core.ipynb #c1767de58
+# %% ../nbs/api/00_core.ipynb #c1729acae
 def _allowed(annotation: ast.expr) -> set: # names of the types in an annotation such as `float` or "float or None"
-    return {name for name in ast.unparse(annotation).strip("'").replace("None", "NoneType").split(" or ")}
+    return set(ast.unparse(annotation).strip("'").replace("None", "NoneType").split(" or "))
 
 # %% ../nbs/api/00_core.ipynb #c18be2650
 def _declared(cell: str) -> dict: # name -> names of its types, for each `name: type = value` of a cell

@@ -21,11 +21,14 @@ from .core import COMPONENTS, check_choice
 LABELS = {"mha": "MHA", "fc1": "FC1", "fc2": "FC2", "ln2": "LN2", "ln1": "LN1"}
 COLORS = dict(zip(COMPONENTS, (sns.color_palette("colorblind")[i] for i in (0, 1, 2, 4, 7)))) # told apart by colour-blind readers
 
-# %% ../nbs/api/09_figures.ipynb #c05370043
+# %% ../nbs/api/09_figures.ipynb #c05e4d4ed
+def _prefix(measure: str) -> str: # of an axis label
+    return {"rate": "", "relative": "relative "}[check_choice("measure", measure, ("rate", "relative"))]
+
 def _new_axes(ax: Axes | None) -> Axes:
     return ax if ax is not None else plt.subplots(figsize=(5, 3.2), layout="constrained")[1]
 
-# %% ../nbs/api/09_figures.ipynb #c06aeb5b8
+# %% ../nbs/api/09_figures.ipynb #c067b8a63
 def plot_layers(
     summary: pd.DataFrame, # layer, component, plasticity, ci_low, ci_high
     ax: Axes | None = None, # default: a new figure's
@@ -37,12 +40,12 @@ def plot_layers(
         rows = summary[summary.component == component].sort_values("layer")
         ax.plot(rows.layer + 1, rows.plasticity, marker="o", ms=3, color=COLORS[component], label=LABELS[component])
         ax.fill_between(rows.layer + 1, rows.ci_low, rows.ci_high, color=COLORS[component], alpha=0.25, lw=0)
-    ax.set(xlabel="block", ylabel={"rate": "plasticity", "relative": "relative plasticity"}[check_choice("measure", measure, ("rate", "relative"))], ylim=(0, None))
+    ax.set(xlabel="block", ylabel=f"{_prefix(measure)}plasticity", ylim=(0, None))
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c072d96ae
+# %% ../nbs/api/09_figures.ipynb #c070cc536
 def plot_distribution(
     rates: pd.DataFrame, # pair, layer, component, rate
     over: str = "pairs", # pairs: each pair's mean over the layers; layers: each layer's mean over the pairs, as in the paper
@@ -53,7 +56,7 @@ def plot_distribution(
     ax, key = _new_axes(ax), {"pairs": "pair", "layers": "layer"}[check_choice("over", over, ("pairs", "layers"))]
     means = rates.groupby([key, "component"], as_index=False).rate.mean()
     sns.boxplot(means, x="component", y="rate", hue="component", order=COMPONENTS, hue_order=COMPONENTS, palette=COLORS, whis=(5, 95), fliersize=1.5, width=0.6, legend=False, ax=ax)
-    ax.set(xlabel="", ylabel=f"{'relative ' * (check_choice('measure', measure, ('rate', 'relative')) == 'relative')}rate of change (per {key})", ylim=(0, None))
+    ax.set(xlabel="", ylabel=f"{_prefix(measure)}rate of change (per {key})", ylim=(0, None))
     ax.set_xticks(range(len(COMPONENTS)), LABELS.values())
     return ax
 

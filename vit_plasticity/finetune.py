@@ -85,10 +85,10 @@ class Finetuned:
     evaluations: pd.DataFrame # a row an evaluation: step, val_loss, val_accuracy
     predictions: pd.DataFrame # a row a test image: image, label, prediction (of the best checkpoint)
 
-# %% ../nbs/api/06_finetune.ipynb #c14aec4da
+# %% ../nbs/api/06_finetune.ipynb #c143fce4f
 def check_training(
     component: str, optimizer: str, lr: float, steps: int, warmup_steps: int, batch_size: int, seed: int, weight_decay: float,
-    clip_norm: float | None, eval_every: int, crop_scale: float | None, n_train: int, # as in `finetune`; the size of the training split
+    clip_norm: float | None, eval_every: int, final_norm: bool, crop_scale: float | None, n_train: int, # as in `finetune`; the size of the training split
 ):
     "Refuse arguments of `finetune` that can't be right, before anything is computed."
     check_choice("optimizer", optimizer, OPTIMIZERS)
@@ -100,6 +100,7 @@ def check_training(
     check_number("weight_decay", weight_decay, minimum=0, maximum=1e3)
     if clip_norm is not None: check_number("clip_norm", clip_norm, above=0)
     check_number("eval_every", eval_every, minimum=1, integer=True)
+    check_flag("final_norm", final_norm)
     if crop_scale is not None: check_number("crop_scale", crop_scale, above=0, maximum=1)
 
 # %% ../nbs/api/06_finetune.ipynb #c154e00b0
@@ -140,7 +141,7 @@ def _check_fit(model, data): # do the model and the data fit each other?
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
 
-# %% ../nbs/api/06_finetune.ipynb #c19cc0d88
+# %% ../nbs/api/06_finetune.ipynb #c19c78f3e
 def finetune(
     model: nn.Module, # see `load_model`; trained in place, and left with the best checkpoint's weights
     data: Dataset, # see `load_dataset`
@@ -161,8 +162,7 @@ def finetune(
 ) -> Finetuned:
     "Finetune one component with the head (paper, Section 5), keep the checkpoint with the best validation accuracy, and test it."
     _check_fit(model, data)
-    check_training(component, optimizer, lr, steps, warmup_steps, batch_size, seed, weight_decay, clip_norm, eval_every, crop_scale, len(data.train.labels))
-    check_flag("final_norm", final_norm)
+    check_training(component, optimizer, lr, steps, warmup_steps, batch_size, seed, weight_decay, clip_norm, eval_every, final_norm, crop_scale, len(data.train.labels))
     device, start, config = get_device(device), time.perf_counter(), input_config(model)
     counts, model = set_trainable(model, component, final_norm), model.to(device).train()
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -219,19 +219,19 @@ def linear_probe(
 PROTOCOLS = {"mini": dict(steps=120, warmup_share=0.1, batch_size=64, eval_every=30, lr={"sgd": 0.2, "adamw": 0.002}, # the defaults of one run
                           lrs=(0.02, 0.06, 0.2, 0.6), seeds=(0, 42, 3407))} # the study's grid
 
-# %% ../nbs/api/06_finetune.ipynb #c3537d508
-def _training(protocol, component, optimizer, lr, steps, warmup_steps, batch_size, seed, n_train) -> dict: # arguments of `finetune`, checked, with the protocol's where None is given
+# %% ../nbs/api/06_finetune.ipynb #c35c66101
+def _training(protocol, component, optimizer, lr, steps, warmup_steps, batch_size, seed, final_norm, n_train) -> dict: # arguments of `finetune`, checked, with the protocol's where None is given
     settings = PROTOCOLS[check_choice("protocol", protocol, PROTOCOLS)]
     check_choice("optimizer", optimizer, OPTIMIZERS)
     steps = check_number("steps", settings["steps"] if steps is None else steps, minimum=1, maximum=10**9, integer=True)
     training = dict(component="+".join(parse_components(component)), optimizer=optimizer, lr=settings["lr"][optimizer] if lr is None else lr, steps=steps,
                     warmup_steps=int(settings["warmup_share"] * steps) if warmup_steps is None else warmup_steps,
                     batch_size=settings["batch_size"] if batch_size is None else batch_size, seed=seed, weight_decay=0.0, clip_norm=1.0,
-                    eval_every=settings["eval_every"], crop_scale=None)
+                    eval_every=settings["eval_every"], final_norm=final_norm, crop_scale=None)
     check_training(**training, n_train=n_train)
     return training | {name: kind(training[name]) for name, kind in (("lr", float), ("steps", int), ("warmup_steps", int), ("batch_size", int), ("seed", int))} # one value, one run
 
-# %% ../nbs/api/06_finetune.ipynb #c36eb1049
+# %% ../nbs/api/06_finetune.ipynb #c3653024e
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -252,12 +252,11 @@ def run_finetuning(
 ) -> Run: # tables: summary, steps, evaluations, predictions
     "Finetune a component as `finetune` does and store its rows; a run that is stored already is loaded."
     check_flag("pretrained", pretrained)
-    check_flag("final_norm", final_norm)
     device, out_dir, data = get_device(device), get_out_dir(out_dir), load_dataset(dataset, data_dir)
-    training = _training(protocol, component, optimizer, lr, steps, warmup_steps, batch_size, seed, len(data.train.labels))
+    training = _training(protocol, component, optimizer, lr, steps, warmup_steps, batch_size, seed, final_norm, len(data.train.labels))
     network = load_model(model, num_classes=len(data.classes), pretrained=pretrained, seed=seed)
-    parameters = _identity(model, network, data, device) | training | {"pretrained": pretrained, "final_norm": final_norm, "protocol": protocol}
-    return stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, final_norm=final_norm, device=str(device), progress=progress)), out_dir)
+    parameters = _identity(model, network, data, device) | training | {"pretrained": pretrained, "protocol": protocol}
+    return stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, device=str(device), progress=progress)), out_dir)
 
 # %% ../nbs/api/06_finetune.ipynb #c370ad2c6
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device) -> dict: # what every run depends on
@@ -278,7 +277,7 @@ def run_linear_probe(
     network = load_model(model, pretrained=pretrained, seed=seed).to(device)
     return stored_run("linear_probe", _identity(model, network, data, device), lambda: {"predictions": linear_probe(network, data)}, out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c403172d0
+# %% ../nbs/api/06_finetune.ipynb #c4044244a
 def _run_one(arguments: dict) -> Path: # in a worker process: one thread, no progress bar of its own
     torch.set_num_threads(1)
     return run_finetuning(**arguments, progress=False).folder
@@ -296,8 +295,8 @@ def _grid(lists: dict) -> list[dict]: # all combinations, each checked before an
     for model in dict.fromkeys(run["model"] for run in runs): load_model(model, pretrained=False)
     sizes = {name: len(load_dataset(name, runs[0]["data_dir"]).train.labels) for name in dict.fromkeys(run["dataset"] for run in runs)}
     for run in runs:
-        check_flag("pretrained", run["pretrained"]), check_flag("final_norm", run["final_norm"]), get_device(run["device"]), get_out_dir(run["out_dir"])
-        _training(*(run[name] for name in ("protocol", "component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "seed")), sizes[run["dataset"]])
+        check_flag("pretrained", run["pretrained"]), get_device(run["device"]), get_out_dir(run["out_dir"])
+        _training(*(run[name] for name in ("protocol", "component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "seed", "final_norm")), sizes[run["dataset"]])
     return grid
 
 # %% ../nbs/api/06_finetune.ipynb #c411b1f1f

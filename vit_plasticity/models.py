@@ -75,7 +75,7 @@ def _load_shipped(name: str) -> VisionTransformer:
     try: return _load_file(ASSETS/entry["file"])
     except ValueError as error: raise ValueError(f"{error}; install vit_plasticity again (SHA-256 of the shipped weights: {entry['sha256']})") from None
 
-# %% ../nbs/api/02_models.ipynb #c10c140ba
+# %% ../nbs/api/02_models.ipynb #c1037c219
 def load_model(
     name: str = "vit_mini", # vit_mini, a timm model name, or a .safetensors file of `save_model`
     num_classes: int | None = None, # classes of a new, randomly initialised head; None keeps the checkpoint's head
@@ -93,7 +93,8 @@ def load_model(
         else:
             if not timm.is_model(str(name).split(".")[0]):
                 check_choice("model", name, ["vit_mini", *timm.list_models(pretrained=True), *timm.list_models()], allowed="vit_mini, a timm model or a .safetensors file")
-            with torch.device("meta"): blocks(timm.create_model(name)) # is it of a kind that is covered? before any download
+            if pretrained:
+                with torch.device("meta"): blocks(timm.create_model(name)) # is it of a kind that is covered? before any download
             try: model = timm.create_model(name, pretrained=pretrained)
             except Exception as error:
                 raise ValueError(f"`model`: {name} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}); check the name and the connection, "

@@ -23,7 +23,7 @@ from .data import Split, list_datasets, load_dataset, preprocess
 from .models import BlockMaps, blocks, component_inputs, embed, input_config, load_model, model_identity
 from .results import Run, stored_run
 
-# %% ../nbs/api/05_plasticity.ipynb #c06ed26e2
+# %% ../nbs/api/05_plasticity.ipynb #c0694563a
 INPUTS = ("embedding", "in_situ")
 
 def _norm(x: Tensor) -> Tensor: # (pairs,): Frobenius norm of each (tokens, dim), summed in float64
@@ -31,21 +31,20 @@ def _norm(x: Tensor) -> Tensor: # (pairs,): Frobenius norm of each (tokens, dim)
 
 MEASURES = ("rate", "relative")
 
-def _constant(block: BlockMaps, component: str): # what the component adds to every token
+def _constant(block: BlockMaps, component: str): # what LayerNorm or attention adds to every token
     f = getattr(block, component)
-    if component != "mha": return 0 if f.bias is None else f.bias
-    bias = f.qkv.bias
-    return f.proj(bias[-f.proj.in_features:]) if bias is not None and isinstance(f.norm, nn.Identity) else 0 if f.proj.bias is None else f.proj.bias
+    if component == "mha" and f.qkv.bias is not None and isinstance(f.norm, nn.Identity): return f.proj(f.qkv.bias[-f.proj.in_features:])
+    bias = f.proj.bias if component == "mha" else f.bias
+    return 0 if bias is None else bias
 
 def _rate(block: BlockMaps, component: str, x: Tensor, y: Tensor, measure: str) -> Tensor: # (pairs,)
-    f = getattr(block, component)
-    if component in ("fc1", "fc2"): apply = lambda x: F.linear(x, f.weight[:, :x.shape[-1]]) # linear; FC2 of shorter tokens reads them padded with zeros
-    elif measure == "relative": apply = lambda x: f(x) - _constant(block, component)
-    else: apply = f
-    if measure == "rate": return (_norm(apply(x - y)) if component in ("fc1", "fc2") else _norm(apply(x) - apply(y))) / _norm(x - y)
-    of_x, of_y = apply(x), apply(y)
-    change = _norm(apply(x - y)) if component in ("fc1", "fc2") else _norm(of_x - of_y)
-    return change / torch.hypot(_norm(of_x), _norm(of_y)) / (_norm(x - y) / torch.hypot(_norm(x), _norm(y)))
+    f, linear = getattr(block, component), component in ("fc1", "fc2")
+    apply = (lambda x: F.linear(x, f.weight[:, :x.shape[-1]])) if linear else f # without bias; FC2 of shorter tokens reads them padded with zeros
+    if not linear: of_x, of_y = apply(x), apply(y)
+    rate = _norm(apply(x - y) if linear else of_x - of_y) / _norm(x - y)
+    if measure == "rate": return rate
+    of_x, of_y = (apply(x), apply(y)) if linear else (of_x - _constant(block, component), of_y - _constant(block, component))
+    return rate * torch.hypot(_norm(x), _norm(y)) / torch.hypot(_norm(of_x), _norm(of_y))
 
 # %% ../nbs/api/05_plasticity.ipynb #c07f1eb94
 def _block_inputs(model, x, y, inputs): # yields, for each block, component -> (tokens of x, tokens of y)

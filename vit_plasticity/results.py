@@ -50,7 +50,7 @@ def provenance() -> dict: # versions, commit and machine
             "modified": bool(git("status", "--porcelain", "--", "vit_plasticity")) if root else None,
             "processor": platform.machine(), "threads": torch.get_num_threads()}
 
-# %% ../nbs/api/01_results.ipynb #c1099513f
+# %% ../nbs/api/01_results.ipynb #c10a21348
 def load_run(
     folder: Path, # of one run
 ) -> Run: # with status "damaged" if it can't be read
@@ -59,7 +59,7 @@ def load_run(
     try:
         info = json.loads((folder/"run.json").read_text(encoding="utf-8"))
         if not isinstance(info, dict) or not {"status", "id", "parameters", "tables"} <= set(info) or not isinstance(info["tables"], list): raise ValueError("run.json lacks what a run has")
-        if missing := [name for name in info.get("tables", []) if not (folder/f"{name}.parquet").is_file()]: raise ValueError(f"missing tables: {missing}")
+        if missing := [name for name in info["tables"] if not (folder/f"{name}.parquet").is_file()]: raise ValueError(f"missing tables: {missing}")
     except (OSError, ValueError) as error: info = {"status": "damaged", "error": str(error)} # not ours, or changed by hand
     return Run(folder, info)
 
