@@ -10,7 +10,7 @@ __all__ = ['BALL_KINDS', 'SEQUENCE_KINDS', 'LOCAL_KINDS', 'ATTENTION_KINDS', 'NO
            'component_bounds', 'component_intervals', 'compare_intervals', 'head_tightness', 'local_growth',
            'growth_exponents', 'official_heads', 'run_bounds']
 
-# %% ../nbs/api/04_bounds.ipynb #c03491697
+# %% ../nbs/api/04_bounds.ipynb #c03cf2b7c
 import copy, warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,12 +21,13 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy import stats
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .core import COMPONENTS, check_choice, check_number, check_seed
 from .data import load_dataset, preprocess
-from .models import blocks, component_inputs, embed, input_config, load_model, model_identity
+from .models import Attention, blocks, component_inputs, embed, input_config, load_model, model_identity
 from .results import Run, stored_run
 
 # %% ../nbs/api/04_bounds.ipynb #c060c448d
@@ -107,7 +108,7 @@ def _product_norm(a: Tensor, b: Tensor) -> Tensor: # spectral norms of aᵀb, fo
         norms = norms.masked_scatter(failed, torch.linalg.matrix_norm(r_a @ r_b.mT, 2))
     return norms * (size_a * size_b)[..., 0, 0]
 
-# %% ../nbs/api/04_bounds.ipynb #c18e73258
+# %% ../nbs/api/04_bounds.ipynb #c18dae158
 def _stacked(attention: nn.Module) -> tuple[Tensor, Tensor | None, Tensor]: # weight of q, k, v as rows `(3 dim, dim)`, query bias, output weight `(dim, dim)`
     if hasattr(attention, "c_attn"): weight, bias, output = attention.c_attn.weight.T, attention.c_attn.bias, attention.c_proj.weight.T
     elif getattr(attention, "in_proj_weight", None) is not None: weight, bias, output = attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight
@@ -131,6 +132,7 @@ def attention_heads(
     attention: nn.Module, # timm's Attention, another with q_proj, k_proj and v_proj, nn.MultiheadAttention or GPT-2's attention
 ) -> AttentionHeads:
     "The weights of an attention layer, head by head."
+    if isinstance(attention, Attention): attention = attention.module
     weight, bias, output = (None if t is None else t.detach().double() for t in _stacked(attention))
     dim, heads = weight.shape[1], attention.num_heads
     check_number("num_heads", heads, minimum=1, integer=True)
@@ -425,11 +427,12 @@ def adversarial_tokens(
         found.append((rate.item(), torch.stack([*pair, *[x] * (n_tokens - 2)])))
     return _into_ball(max(found, key=lambda pair: pair[0])[1], radius)
 
-# %% ../nbs/api/04_bounds.ipynb #c5972a41f
+# %% ../nbs/api/04_bounds.ipynb #c596f0eb6
 COMPONENT_KINDS = {"ln1": ("prop1", "dunkl_williams", "best"), "ln2": ("prop1", "dunkl_williams", "best"), "fc1": ("prop2", "best"), "fc2": ("prop2", "best"), "mha": ATTENTION_KINDS}
 NEEDS_TOKENS = (*LOCAL_KINDS, "best_local", "prop1")
 
 def _check_model(model: nn.Module) -> list: # the blocks of a model that the bounds cover
+    if not isinstance(model, VisionTransformer): raise ValueError(f"`model` must be a timm VisionTransformer; got {type(model).__name__}; of other models `attention_bound` and `linear_bound` take single layers")
     maps = blocks(model)
     for name, tensor in model.named_parameters():
         if not torch.isfinite(tensor).all(): raise ValueError(f"`model` must have finite weights; got {int((~torch.isfinite(tensor)).sum())} others in {name}")

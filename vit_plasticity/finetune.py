@@ -6,7 +6,7 @@
 __all__ = ['OPTIMIZERS', 'PROTOCOLS', 'lr_factor', 'make_optimizer', 'predict', 'NonFiniteLoss', 'Finetuned', 'check_training',
            'finetune', 'mean_features', 'linear_probe', 'run_finetuning', 'run_linear_probe', 'run_grid']
 
-# %% ../nbs/api/06_finetune.ipynb #c03f0204b
+# %% ../nbs/api/06_finetune.ipynb #c03de6699
 import inspect, itertools, math, time
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from .core import check_choice, check_flag, check_number, check_seed, get_device, get_out_dir, parse_components, seeded
 from .data import Dataset, load_dataset, preprocess, shuffled_batches
-from .models import blocks, component_parameters, embed, input_config, load_model, model_identity, set_trainable
+from .models import blocks, component_parameters, input_config, load_model, model_identity, model_maps, set_trainable
 from .results import Run, load_run, stored_run
 
 # %% ../nbs/api/06_finetune.ipynb #c06d6559d
@@ -187,7 +187,13 @@ def finetune(
     model.load_state_dict(best["weights"], strict=False) # the trainable ones
     return _record(model.eval(), data, counts, best, rows, evaluations, start)
 
-# %% ../nbs/api/06_finetune.ipynb #c30f69324
+# %% ../nbs/api/06_finetune.ipynb #c30d271e0
+def _last_tokens(model: nn.Module, images: Tensor) -> Tensor: # what the last block returns
+    maps = model_maps(model)
+    x = maps.embed(images)
+    for block in maps.blocks: x = block.run(x)[1]
+    return x
+
 @torch.inference_mode()
 def mean_features(
     model: nn.Module, # a timm VisionTransformer
@@ -198,7 +204,7 @@ def mean_features(
     device, config = next(model.parameters()).device, input_config(model)
     training = model.training
     model.eval()
-    features = torch.cat([model.blocks(embed(model, preprocess(batch, config, device))).mean(1).cpu() for batch in images.split(batch_size)]).numpy()
+    features = torch.cat([_last_tokens(model, preprocess(batch, config, device)).mean(1).cpu() for batch in images.split(batch_size)]).numpy()
     model.train(training)
     return features
 
