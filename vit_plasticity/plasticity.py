@@ -217,11 +217,11 @@ def _maps(model: nn.Module | ModelMaps, device: torch.device | None = None): # i
     finally:
         for part, mode in training.items(): part.training = mode
 
-# %% ../nbs/api/05_plasticity.ipynb #c160dbac9
+# %% ../nbs/api/05_plasticity.ipynb #c16035276
 def _frame(values: np.ndarray, measure: str, **index: np.ndarray) -> pd.DataFrame: # (measures, pairs, layers, components) as rows; `index`: name -> number of each pair
     _, pairs, layers, _ = values.shape
     rows = {name: np.repeat(numbers, layers * len(COMPONENTS)) for name, numbers in index.items()}
-    rows |= {"layer": np.tile(np.repeat(np.arange(layers), len(COMPONENTS)), pairs), "component": np.tile(COMPONENTS, pairs * layers)}
+    rows |= {"layer": np.tile(np.repeat(np.arange(layers), len(COMPONENTS)), pairs), "component": np.tile(np.array(COMPONENTS, dtype=object), pairs * layers)}
     if measure == "both": rows |= {"rate": values[0].ravel(), "relative": values[1].ravel()}
     else: rows["rate"] = values[measure == "relative" and 1 or 0].ravel()
     frame = pd.DataFrame(rows)
@@ -448,27 +448,27 @@ def sample_rates(
     frames = {name: _frame(_values(parts), measure, **_numbers(parts, crossed)) for name, parts in zip(targets, found)}
     return frames if isinstance(target, dict) else frames["target"]
 
-# %% ../nbs/api/05_plasticity.ipynb #c5754e4e3
+# %% ../nbs/api/05_plasticity.ipynb #c5799afce
 @torch.inference_mode()
 def _sample(maps, sides, order, options, precision, batch_size, device, progress) -> list[list[tuple]]: # for each target: (first number, which pairs differ, values) of each batch
     n, tokens = len(order[0]), maps.embed(_prepare(sides[0][order[0][:1]], maps, device))
     size = batch_size or _batch_size(tokens)
     if options.crossed and n % size == 1: size = n if n <= 3 else size - 1 # no batch of one image a side
-    batches = [(start, [side[index[start:start + size]] for side, index in zip(sides, order)]) for start in range(0, n, size)]
-    distinct = [[_distinct(x, y, options.crossed) for y in ys] for _, (x, *ys) in batches]
+    starts, batch = range(0, n, size), lambda start: [side[index[start:start + size]] for side, index in zip(sides, order)] # images, copied when they are needed
+    distinct = [[_distinct(x, y, options.crossed) for y in ys] for x, *ys in map(batch, starts)]
     for target in zip(*distinct): _warn_identical(torch.cat(target), "source", "target", at_least=2, stacklevel=5)
     if options.inputs != "in_situ" and not isinstance(maps.blocks, StreamedBlocks) and n * (len(sides) - 1) * tokens.shape[1] >= 8 * tokens.shape[2]: # W^T W pays
         options = options._replace(grams=_grams(maps, tokens.shape[2]))
     group = max(1, PASS // size) if isinstance(maps.blocks, StreamedBlocks) else 1
     guard, found, measured = _Bfloat16Guard() if options.dtype == torch.bfloat16 else None, [[] for _ in sides[1:]], 0
     with tqdm(total=n, desc=f"rates, {options.inputs}", unit="pair", mininterval=1, disable=not progress) as bar:
-        for i in range(0, len(batches), group):
-            ready = [(_prepare(x, maps, device), [_prepare(y, maps, device) for y in ys]) for _, (x, *ys) in batches[i:i + group]]
+        for i in range(0, len(starts), group):
+            ready = [(_prepare(x, maps, device), [_prepare(y, maps, device) for y in ys]) for x, *ys in map(batch, starts[i:i + group])]
             values = _measure(maps, ready, options)
             if guard and not guard.passes(maps, ready, options, values):
                 guard, options = None, options._replace(dtype=torch.float32)
                 values = _measure(maps, ready, options)
-            for (start, _), differ, rates in zip(batches[i:i + group], distinct[i:i + group], values):
+            for start, differ, rates in zip(starts[i:i + group], distinct[i:i + group], values):
                 for parts, which, rate in zip(found, differ, rates): parts.append((start, which.numpy(), rate))
             bar.update(done := sum(len(x) for x, _ in ready))
             measured += done

@@ -1,0 +1,65 @@
+"Memory of the plasticity engine: it does not grow with the number of pairs, nor with the depth of a streamed model. Peaks are those of fresh processes."
+import subprocess
+import sys
+
+import torch
+from safetensors.torch import save_file
+
+PEAK = """
+import sys, torch, vit_plasticity.plasticity
+from pathlib import Path
+def status(key): return int(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key)).split()[1]) * 1024
+"""
+
+
+def peak(code, *arguments): # bytes
+    done = subprocess.run([sys.executable, "-c", PEAK + code + "\nprint(status('VmHWM') - before)", *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[-1])
+
+
+def test_memory_is_flat_in_pairs():
+    code = """
+from vit_plasticity.models import load_model
+from vit_plasticity.plasticity import sample_rates
+images = torch.randint(256, (2, 4096, 3, 28, 28), dtype=torch.uint8)
+model, inputs = load_model(), sys.argv[2]
+before = status("VmRSS")
+rates = sample_rates(model, *images, int(sys.argv[1]), inputs=inputs, progress=False, batch_size=64)
+assert rates.pair.nunique() == int(sys.argv[1])
+"""
+    for inputs in ("embedding", "in_situ"):
+        few, many = (peak(code, n, inputs) for n in (64, 4096))
+        print(inputs, few, many)
+        assert many < few + 2**25, (inputs, few, many) # the table of 122,880 rows; the outputs of all components would take 1.7 GB
+
+
+def write_shards(folder, blocks, dim=4096, hidden=8192): # of DINOv3's largest model: one file a block, random, in half precision as weights are published
+    generator = torch.Generator().manual_seed(0)
+    def random(*shape): return (0.02 * torch.randn(shape, generator=generator)).to(torch.bfloat16)
+    save_file({"cls_token": random(1, 1, dim), "reg_token": random(1, 4, dim), "patch_embed.proj.weight": random(dim, 3, 16, 16), "patch_embed.proj.bias": random(dim)}, folder/"rest.safetensors")
+    block = {f"{norm}.{part}": random(dim) + (part == "weight") for norm in ("norm1", "norm2") for part in ("weight", "bias")} | {"gamma_1": random(dim), "gamma_2": random(dim)}
+    block |= {"attn.qkv.weight": random(3 * dim, dim), "attn.proj.weight": random(dim, dim), "attn.proj.bias": random(dim)}
+    for gate in "gx": block |= {f"mlp.fc1_{gate}.weight": random(hidden, dim), f"mlp.fc1_{gate}.bias": random(hidden)}
+    block |= {"mlp.fc2.weight": random(dim, hidden), "mlp.fc2.bias": random(dim)}
+    for layer in range(blocks): save_file({f"blocks.{layer}.{name}": tensor for name, tensor in block.items()}, folder/f"block{layer}.safetensors")
+
+
+def test_streamed_memory_is_flat_in_depth(tmp_path):
+    code = """
+before = 0
+from vit_plasticity.models import stream_model
+from vit_plasticity.plasticity import sample_rates
+images = torch.randint(256, (2, 2, 3, 224, 224), dtype=torch.uint8)
+rates = sample_rates(stream_model("vit_7b_patch16_dinov3.lvd1689m", sys.argv[1], img_size=224), *images, 2, inputs=sys.argv[2], progress=False)
+assert rates.layer.nunique() == int(sys.argv[3]) and (rates.rate > 0).all()
+"""
+    peaks = {}
+    for blocks in (3, 6):
+        folder = tmp_path/str(blocks)
+        folder.mkdir()
+        write_shards(folder, blocks)
+        for inputs in ("embedding", "in_situ"): peaks[blocks, inputs] = peak(code, folder, inputs, blocks)
+    for inputs in ("embedding", "in_situ"):
+        assert peaks[6, inputs] < 1.05 * peaks[3, inputs] and peaks[6, inputs] < 6 * 2**30, peaks
+    print(peaks)
