@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from vit_plasticity.results import read_runs
 
@@ -42,6 +43,42 @@ def test_plasticity_notebook(tmp_path):
     rates = read_runs("plasticity", "rates", tmp_path/"runs")
     assert len(rates) == 2 * 8 * 6 * 5 and set(rates.inputs) == {"embedding", "in_situ"} and (rates.rate > 0).all()
     assert {path.name for path in (tmp_path/"runs/plasticity").glob("*/*.png")} == {"layers.png", "distribution.png"}
+
+
+def test_plasticity_of_photos(tmp_path):
+    photos = tmp_path/"my photos"
+    photos.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (80, 40, 60, 3), dtype=np.uint8)
+    for index, picture in enumerate(pixels[:76]): Image.fromarray(picture).save(photos/f"{index}.jpg", exif=Image.Exif() if index else turned())
+    for mode, picture in zip(("L", "RGBA", "P", "LA"), pixels[76:]): Image.fromarray(picture).convert(mode).save(photos/f"{mode}.png")
+    (photos/"broken.jpg").write_bytes((photos/"1.jpg").read_bytes()[:200])
+    (photos/"notes.txt").write_text("not a photo")
+    papermill("plasticity", tmp_path, "-p", "model", "vit_tiny_patch16_224", "-p", "pretrained", "False", "-p", "img_size", 32, "-p", "dataset", f"folder:{photos}")
+    rates = read_runs("plasticity", "rates", tmp_path/"runs")
+    assert set(rates.dataset) == {"folder:my photos"} and rates.groupby("inputs").pair.nunique().tolist() == [40, 40]
+    text = (tmp_path/"plasticity_out.ipynb").read_text()
+    assert "broken.jpg" in text and "**What to try**" in text and "half of" in text
+
+
+def turned():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif
+
+
+@pytest.mark.parametrize("parameters, message", [
+    (("-p", "model", "vit_tiny_patch16_224", "-p", "dataset", "folder:none"), "`dataset` must be folder:<path>"),
+    (("-p", "model", "vit_tiny_patch16_224", "-p", "dataset", f"folder:{ROOT/'scripts'}"), "but no images"),
+    (("-p", "model", "vit_tiny_patch16_224", "-p", "pretrained", "False", "-p", "img_size", 33), "`img_size`"),
+    (("-p", "model", "resnet18"), "by hand; got ResNet"),
+    (("-p", "model", "vit_base_patch16_plus_240", "-p", "norm_eps", -1), "`norm_eps` must be a finite number at least 0"),
+    (("-p", "n_pairs", 1), "`n_pairs` must be a whole number at least 2; got 1"),
+    (("-p", "precision", 0), "`precision` must be a finite number above 0"),
+])
+def test_refused_plasticity(tmp_path, parameters, message):
+    done = papermill("plasticity", tmp_path, *parameters, check=False)
+    assert done.returncode == 1 and message in " ".join(done.stderr.splitlines()[-2:]), done.stderr
+    assert not list((tmp_path/"runs").rglob("run.json"))
 
 
 @pytest.mark.parametrize("parameters, message", [

@@ -130,13 +130,15 @@ def _load_weights(name: str, weights: str | Path, **arguments) -> nn.Module: # a
         raise ValueError(f"`weights`: {path.name} does not fit {name}: {len(missing)} tensors missing (first {missing[:1]}), {len(unexpected)} not known (first {unexpected[:1]})")
     return model
 
-# %% ../nbs/api/02_models.ipynb #c13338068
+# %% ../nbs/api/02_models.ipynb #c13593731
 NORMALIZATIONS = {"imagenet": (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD), "half": ((0.5,) * 3, (0.5,) * 3)} # mean and standard deviation of the input
 
 def _create(name: str, **arguments) -> nn.Module: # a timm model of a kind that is covered, with random weights
     if not timm.is_model(str(name).split(".")[0]):
         check_choice("model", name, ["vit_mini", *timm.list_models(pretrained=True), *timm.list_models()], allowed="vit_mini, a timm model or a .safetensors file")
-    with torch.device("meta"): blocks(timm.create_model(name)) # before any download
+    with torch.device("meta"): blocks(probe := timm.create_model(name)) # before any download
+    patch, size = probe.patch_embed.patch_size[0], arguments.get("img_size") or 0
+    if size % patch: raise ValueError(f"`img_size` must be a multiple of the patch size of {name}, {patch} pixels; got {size}; {size // patch * patch or patch} is one")
     try: return timm.create_model(name, **arguments)
     except Exception as error:
         raise ValueError(f"`model`: {name} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}); check the name and the connection, "
