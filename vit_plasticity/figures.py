@@ -7,7 +7,7 @@ __all__ = ['LABELS', 'COLORS', 'plot_layers', 'plot_distribution', 'plot_measure
            'plot_accuracy', 'plot_bounds', 'plot_tightness', 'plot_growth', 'plot_pretraining_gain', 'plot_images',
            'save_figure']
 
-# %% ../nbs/api/09_figures.ipynb #c039ffcbf
+# %% ../nbs/api/09_figures.ipynb #c03cc8985
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -15,6 +15,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from .core import COMPONENTS, check_choice
 
@@ -62,7 +63,7 @@ def plot_distribution(
     ax.set_xticks(range(len(COMPONENTS)), LABELS.values())
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c08fe1914
+# %% ../nbs/api/09_figures.ipynb #c08d09622
 def plot_measures(
     summaries: dict[str, pd.DataFrame], # measure -> layer, component, plasticity, ci_low, ci_high
 ) -> Figure:
@@ -86,6 +87,8 @@ def plot_scale(
         ax.set(xscale="log", yscale="log", title=titles[change] if measure == "rate" else "", xlabel="factor" if measure == "relative" else "", ylabel=f"{_prefix(measure)}plasticity" if change == "tokens" else "")
         ax.set_xticks(factors := sorted(table.factor.unique()), [f"{factor:g}" if factor >= 1 else f"1/{1 / factor:g}" for factor in factors])
         ax.minorticks_off()
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
     grid[0, 1].legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
