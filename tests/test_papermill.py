@@ -57,7 +57,7 @@ def test_plasticity_of_photos(tmp_path):
     rates = read_runs("plasticity", "rates", tmp_path/"runs")
     assert set(rates.dataset) == {"folder:my photos"} and rates.groupby("inputs").pair.nunique().tolist() == [40, 40]
     text = (tmp_path/"plasticity_out.ipynb").read_text()
-    assert "broken.jpg" in text and "**What to try**" in text and "half of" in text
+    assert "broken.jpg" in text and "**What to try.**" in text and "half of the images of folder:my photos stand in" in text
 
 
 def turned():

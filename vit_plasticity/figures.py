@@ -63,32 +63,35 @@ def plot_distribution(
     ax.set_xticks(range(len(COMPONENTS)), LABELS.values())
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c08d09622
+# %% ../nbs/api/09_figures.ipynb #c08245f85
 def plot_measures(
     summaries: dict[str, pd.DataFrame], # measure -> layer, component, plasticity, ci_low, ci_high
 ) -> Figure:
     "Plasticity along the layers under several measures, one panel each."
     figure, axes = plt.subplots(1, len(summaries), figsize=(3.2 * len(summaries) + 0.8, 3), layout="constrained", squeeze=False)
     for ax, (measure, summary) in zip(axes[0], summaries.items()):
-        plot_layers(summary, ax).set(title=measure, ylabel="plasticity" if ax is axes[0, 0] else "")
+        plot_layers(summary, ax, "relative" if "relative" in measure else "rate").set(title=measure)
         if ax is not axes[0, -1]: ax.get_legend().remove()
     return figure
 
 def plot_scale(
     table: pd.DataFrame, # change, factor, measure, component, plasticity: of `plasticity.scale_rates`
 ) -> Figure:
-    "Plasticity against the factor by which tokens (embedding protocol) or LN1 (in situ) are scaled; both axes logarithmic."
-    titles = {"tokens": "tokens scaled, embedding protocol", "layernorm": "LN1 scaled, same function, in situ"}
+    "Plasticity against the factor by which tokens (embedding protocol) or LN1 (in situ) are scaled; rates on a logarithmic axis."
+    titles = {"tokens": "tokens scaled, embedding", "layernorm": "LN1 scaled, in situ"}
     figure, grid = plt.subplots(2, 2, figsize=(7.4, 5.6), layout="constrained", sharex=True, sharey="row")
     for ax, (measure, change) in zip(grid.flat, ((measure, change) for measure in ("rate", "relative") for change in titles)):
         for component in COMPONENTS:
             rows = table[(table.change == change) & (table.measure == measure) & (table.component == component)].sort_values("factor")
-            ax.plot(rows.factor, rows.plasticity, marker="o", ms=3, color=COLORS[component], label=LABELS[component])
-        ax.set(xscale="log", yscale="log", title=titles[change] if measure == "rate" else "", xlabel="factor" if measure == "relative" else "", ylabel=f"{_prefix(measure)}plasticity" if change == "tokens" else "")
+            ax.plot(rows.factor, rows.plasticity, "--" if component == "ln1" else "-", marker="o", ms=3, color=COLORS[component], label=LABELS[component])
+        ax.set(xscale="log", title=titles[change] if measure == "rate" else "", xlabel=f"factor of {dict(tokens='the tokens', layernorm='LN1')[change]}" if measure == "relative" else "", ylabel=f"{_prefix(measure)}plasticity" if change == "tokens" else "")
         ax.set_xticks(factors := sorted(table.factor.unique()), [f"{factor:g}" if factor >= 1 else f"1/{1 / factor:g}" for factor in factors])
         ax.minorticks_off()
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter("{x:g}")
+    grid[0, 0].set_yscale("log") # shared by its row
+    grid[0, 0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    grid[0, 0].yaxis.set_major_formatter("{x:g}")
+    grid[1, 0].set_ylim(0, None)
+    for ax in grid[0]: ax.minorticks_off()
     grid[0, 1].legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 

@@ -313,8 +313,9 @@ def _vit_block(block: Block) -> BlockMaps:
     fc1, act, fc2 = _mlp(block.mlp)
     return BlockMaps(block.norm1, _attention(block.attn), block.norm2, fc1, fc2, act, block.ls1, block.ls2)
 
-# %% ../nbs/api/02_models.ipynb #c2641ab57
+# %% ../nbs/api/02_models.ipynb #c26cc3906
 def _conv1d(conv: nn.Module) -> nn.Linear: # transformers' Conv1D, sharing its weights
+    if type(conv).__name__ != "Conv1D" or conv._forward_hooks: raise ValueError(f"`model` must have GPT-2's own linear layers, Conv1D without hooks; got {type(conv).__name__}; merge adapters first")
     linear = nn.Linear(*conv.weight.shape, device="meta")
     linear.weight, linear.bias = nn.Parameter(conv.weight.detach().T, requires_grad=False), conv.bias
     return linear

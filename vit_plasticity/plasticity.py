@@ -8,7 +8,7 @@ __all__ = ['INPUTS', 'MEASURES', 'PAIRS', 'FEW', 'PASS', 'BFLOAT16_TOLERANCE', '
            'sample_rates', 'measure_plasticity', 'token_statistics', 'scale_rates', 'compare_measures',
            'component_costs', 'recommend', 'run_plasticity', 'run_scale']
 
-# %% ../nbs/api/05_plasticity.ipynb #c037ba63a
+# %% ../nbs/api/05_plasticity.ipynb #c031bd490
 import copy, math, os, shutil, time, warnings
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy import sparse, special
+from timm.layers import LayerNorm as TimmLayerNorm
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
@@ -43,7 +44,7 @@ def _check_rates(rates: pd.DataFrame): # a table of rates: no gaps, known compon
     if rates.empty or not np.isfinite(rates.rate).all(): raise ValueError(f"`rates` must be finite numbers; got {int((~np.isfinite(rates.rate)).sum())} others of {len(rates)}")
     if gaps := int(rates[needed[:-2]].isna().any(axis=1).sum()): raise ValueError(f"`rates` must name the {', '.join(needed[:-2])} of every row; {gaps} of {len(rates)} don't")
 
-# %% ../nbs/api/05_plasticity.ipynb #c0813ed5f
+# %% ../nbs/api/05_plasticity.ipynb #c08090d95
 INPUTS = ("embedding", "embedding_ln1", "in_situ")
 MEASURES = ("rate", "relative", "both")
 PAIRS = ("matched", "crossed")
@@ -60,6 +61,7 @@ def official_rates(
     inputs: str = "embedding", # embedding, or embedding_ln1 as for GPT-2
 ) -> pd.DataFrame: # pair, layer, component, rate
     "The official code's way to the rates under the embedding protocol: a reference, plain and slow."
+    check_choice("inputs", inputs, INPUTS[:2])
     a, b, outputs = embed(model, x), embed(model, y), []
     for layer, block in enumerate(blocks(model)):
         for component in COMPONENTS:
@@ -70,7 +72,7 @@ def official_rates(
               for layer, component, u, v in outputs]
     return pd.concat(frames, ignore_index=True)
 
-# %% ../nbs/api/05_plasticity.ipynb #c10a31440
+# %% ../nbs/api/05_plasticity.ipynb #c10f13f8e
 def _norms(x: Tensor) -> Tensor: # Frobenius norms over the last two axes, summed in float64
     return torch.linalg.vector_norm(x, dim=(-2, -1), dtype=torch.float64)
 
@@ -81,9 +83,12 @@ def _distances(u: Tensor, v: Tensor, crossed: bool) -> Tensor: # (pairs,): of u[
     u, v = u - centre, v - centre
     return (u.square().sum(1)[:, None] + v.square().sum(1) - 2 * u @ v.T).clamp(min=0).sqrt().flatten()
 
+def _plain(f: Callable, *types: type) -> bool: # is the map just what its class says? Subclasses, parametrisations, adapters and hooks may compute something else
+    return type(f) in types and not (f._forward_hooks or f._forward_pre_hooks)
+
 def _weights(f: Callable) -> list[Tensor] | None: # of a linear map
-    if isinstance(f, JointLinear): return [f.gate.weight, f.value.weight]
-    return [f.weight] if isinstance(f, nn.Linear) else None
+    parts = [f.gate, f.value] if _plain(f, JointLinear) else [f]
+    return [part.weight for part in parts] if all(_plain(part, nn.Linear) for part in parts) else None
 
 def _linear(weights: list[Tensor], x: Tensor) -> Tensor: # without bias; a map of wider tokens reads `x` padded with zeros
     return torch.cat([F.linear(x, weight[:, :x.shape[-1]]) for weight in weights], -1)
@@ -130,7 +135,7 @@ def _rates(numerator: Tensor, distance: Tensor, output_sizes, input_sizes, cross
     pairwise = lambda sizes: (torch.hypot(sizes[0][:, None], sizes[1][None]).flatten() if crossed else torch.hypot(*sizes))
     return [rate, rate * pairwise(input_sizes) / pairwise(output_sizes)]
 
-# %% ../nbs/api/05_plasticity.ipynb #c1373e45f
+# %% ../nbs/api/05_plasticity.ipynb #c13aba7d7
 class _Embedded:
     "A batch under the embedding protocol: the tokens of the source images and of the target images of each target set."
     def __init__(self, maps: ModelMaps, x: Tensor, targets: list[Tensor], options: _Options):
@@ -154,7 +159,7 @@ class _Embedded:
         return differences, [_norms(project(side - constant)) for side in features] if self.options.relative else None
     def _component(self, layer: int, block: BlockMaps, component: str): # norms of differences for each target; sizes of the outputs, without what any input gives, for each side
         f, relative, index = getattr(block, component), self.options.relative, ("fc1", "fc2").index(component) if component in ("fc1", "fc2") else None
-        if isinstance(f, nn.LayerNorm):
+        if _plain(f, nn.LayerNorm, TimmLayerNorm):
             weight = torch.ones_like(self.sides[0][0, 0], dtype=torch.float64) if f.weight is None else f.weight.double().square()
             pairs, own = self._normalized(f.eps)
             return [(sums @ weight).sqrt() for sums in pairs], [(sums @ weight).sqrt() for sums in own] if relative else None
@@ -162,11 +167,13 @@ class _Embedded:
             return [squares[:, layer, index].sqrt() for squares in self.squares], [squares[:, layer, index].sqrt() for squares in self.side_squares] if relative else None
         if weights := _weights(f): return self._features(self.sides, lambda side: _linear(weights, side), 0)
         read = {"mha": block.ln1 if self.options.inputs == "embedding_ln1" else nn.Identity(), "fc2": lambda side: _pad(block, side)}.get(component, nn.Identity())
-        run = f.mix if isinstance(f, Attention) else f
+        split = isinstance(f, Attention) and _plain(f.projection, nn.Linear) and not (f.module._forward_hooks or f.module._forward_pre_hooks)
+        run = f.mix if split else f
         with _autocast(self.options, self.sides[0]):
-            features = [run(read(side)).float() if side.dtype == torch.float32 else run(read(side)) for side in self.sides]
+            parts = torch.cat(self.sides).split(2 * len(self.sides[0])) # two sides at a time
+            features = torch.cat([run(read(part)).to(part.dtype) for part in parts]).split([len(side) for side in self.sides])
             zero = run(torch.zeros_like(read(self.sides[0][:1]))) if relative else None
-        project = (lambda side: F.linear(side, f.projection.weight)) if isinstance(f, Attention) else nn.Identity()
+        project = (lambda side: F.linear(side, f.projection.weight)) if split else nn.Identity()
         return self._features(features, project, zero)
     def step(self, layer: int, block: BlockMaps) -> list[Tensor]: # for each target: (measures, pairs, components)
         found = [self._component(layer, block, component) for component in COMPONENTS]
@@ -174,9 +181,9 @@ class _Embedded:
             return torch.stack(_rates(differences[target], self.distance[target], sizes and (sizes[0], sizes[target + 1]), self.sizes and (self.sizes[0], self.sizes[target + 1]), self.options.crossed))
         return [torch.stack([measures(target, *both) for both in found], -1) for target in range(len(self.distance))]
 
-# %% ../nbs/api/05_plasticity.ipynb #c14cbe508
+# %% ../nbs/api/05_plasticity.ipynb #c14e93e20
 def _constant(f: Callable, reads: Tensor) -> Tensor: # what the component returns for zero tokens; one token is enough where every token is treated alike
-    alike = isinstance(f, (nn.LayerNorm, nn.Linear, JointLinear))
+    alike = _plain(f, nn.LayerNorm, TimmLayerNorm, nn.Linear, JointLinear)
     return f(torch.zeros_like(reads[:1, :1] if alike else reads[:1]))
 
 class _InSitu:
@@ -217,13 +224,13 @@ def _maps(model: nn.Module | ModelMaps, device: torch.device | None = None): # i
     finally:
         for part, mode in training.items(): part.training = mode
 
-# %% ../nbs/api/05_plasticity.ipynb #c16035276
+# %% ../nbs/api/05_plasticity.ipynb #c16f85763
 def _frame(values: np.ndarray, measure: str, **index: np.ndarray) -> pd.DataFrame: # (measures, pairs, layers, components) as rows; `index`: name -> number of each pair
     _, pairs, layers, _ = values.shape
     rows = {name: np.repeat(numbers, layers * len(COMPONENTS)) for name, numbers in index.items()}
     rows |= {"layer": np.tile(np.repeat(np.arange(layers), len(COMPONENTS)), pairs), "component": np.tile(np.array(COMPONENTS, dtype=object), pairs * layers)}
     if measure == "both": rows |= {"rate": values[0].ravel(), "relative": values[1].ravel()}
-    else: rows["rate"] = values[measure == "relative" and 1 or 0].ravel()
+    else: rows["rate"] = values[int(measure == "relative")].ravel()
     frame = pd.DataFrame(rows)
     _check_rates(frame)
     return frame
@@ -259,7 +266,7 @@ def rates_of_change(
     source, target = np.divmod(distinct.nonzero()[:, 0].numpy(), len(y))
     return _frame(values[:, distinct.numpy()], measure, source=source, target=target)
 
-# %% ../nbs/api/05_plasticity.ipynb #c32a746b6
+# %% ../nbs/api/05_plasticity.ipynb #c34a746b6
 def _wide(rates: pd.DataFrame, over_layers: bool) -> tuple: # a row a pair, a column a [layer and] component; which source image, and which target image, each row has
     _check_rates(rates)
     names = _pair_columns(rates)
@@ -271,7 +278,7 @@ def _wide(rates: pd.DataFrame, over_layers: bool) -> tuple: # a row a pair, a co
     sides = [pd.factorize(wide.index.get_level_values(name))[0] for name in names]
     return wide.iloc[:, columns.index], (sides * 2)[:2] # a pair of its own is an image of its own on both sides
 
-# %% ../nbs/api/05_plasticity.ipynb #c337e5c19
+# %% ../nbs/api/05_plasticity.ipynb #c357e5c19
 def _estimate(
     values: np.ndarray, # `(pairs, columns)`
     source: np.ndarray = None, # which source image a pair has, 0, 1, ..., `(pairs,)`; None: no image is in two pairs
@@ -294,13 +301,13 @@ def _estimate(
 def _quantile(confidence: float, n: int, intervals: int = 1) -> float: # of Student's t with n - 1 degrees; `intervals` that hold at once (Bonferroni)
     return -special.stdtrit(n - 1, (1 - confidence) / 2 / max(intervals, 1))
 
-# %% ../nbs/api/05_plasticity.ipynb #c38a43eb6
+# %% ../nbs/api/05_plasticity.ipynb #c40f098a8
 FEW = 32 # independent pairs, or images on a side; with fewer, intervals of skewed rates hold less often than stated, see benchmarks/interval_coverage.csv
 
 def _warn_few(n: int): # from the functions that people call
-    if n < FEW: warnings.warn(f"{n} independent pairs (or images on a side) are few: with 8, intervals of 95 % held in 88 to 96 % of simulations, with 16 in 90 to 96 %; take {FEW} or more", stacklevel=3)
+    if n < FEW: warnings.warn(f"{n} independent pairs (or images on a side) are few: with 8, intervals of 95 % held in 86 to 96 % of simulations, with 16 in 87 to 96 %; take {FEW} or more", stacklevel=3)
 
-# %% ../nbs/api/05_plasticity.ipynb #c394cadeb
+# %% ../nbs/api/05_plasticity.ipynb #c414cadeb
 def summarize_rates(
     rates: pd.DataFrame, # pair (or source, target), layer, component, rate
     over_layers: bool = False, # True: average each pair over the layers first
@@ -314,7 +321,7 @@ def summarize_rates(
     half = _quantile(confidence, n) * error
     return wide.columns.to_frame(index=False).assign(plasticity=mean, std=wide.to_numpy().std(0, ddof=1), ci_low=mean - half, ci_high=mean + half, n=n)
 
-# %% ../nbs/api/05_plasticity.ipynb #c41c3896b
+# %% ../nbs/api/05_plasticity.ipynb #c43c3896b
 def _compare(wide: pd.DataFrame, sides: tuple, confidence: float) -> pd.DataFrame: # see `compare_components`
     order = wide.mean().sort_values(ascending=False, kind="stable").index
     first, second = ([pair[k] for pair in combinations(order, 2)] for k in (0, 1))
@@ -322,7 +329,7 @@ def _compare(wide: pd.DataFrame, sides: tuple, confidence: float) -> pd.DataFram
     half, wider = (_quantile(confidence, n, intervals) * error for intervals in (1, len(first)))
     return pd.DataFrame({"component": first, "other": second, "difference": mean, "ci_low": mean - half, "ci_high": mean + half, "simultaneous_low": mean - wider, "simultaneous_high": mean + wider})
 
-# %% ../nbs/api/05_plasticity.ipynb #c42661e6f
+# %% ../nbs/api/05_plasticity.ipynb #c44661e6f
 def compare_components(
     rates: pd.DataFrame, # pair (or source, target), layer, component, rate
     confidence: float = 0.95, # of each interval, and of all the simultaneous ones together
@@ -334,7 +341,7 @@ def compare_components(
     _warn_few(min(side.max() + 1 for side in sides))
     return table
 
-# %% ../nbs/api/05_plasticity.ipynb #c4336178f
+# %% ../nbs/api/05_plasticity.ipynb #c4536178f
 def rank_components(
     rates: pd.DataFrame, # pair (or source, target), layer, component, rate
     confidence: float = 0.95, # of each interval, and of all the ranks together
@@ -353,7 +360,7 @@ def rank_components(
     above, below = (table.component.map(sure[column].value_counts()).fillna(0).astype(int) for column in ("other", "component"))
     return table.join(next_one, on="component").assign(rank_low=1 + above, rank_high=len(table) - below)
 
-# %% ../nbs/api/05_plasticity.ipynb #c4406d416
+# %% ../nbs/api/05_plasticity.ipynb #c4606d416
 def _relative_half_width(values: np.ndarray, confidence: float = 0.95, source: np.ndarray = None, target: np.ndarray = None) -> float: # `values`: means over layers, `(pairs, components)`; images as in `_estimate`
     mean, error, n = _estimate(values, source, target)
     return float(np.divide(_quantile(confidence, n) * error, mean, out=np.zeros_like(mean), where=error > 0).max())
@@ -367,7 +374,7 @@ def relative_half_width(
     wide, sides = _wide(rates, over_layers=True)
     return _relative_half_width(wide.to_numpy(), confidence, *sides)
 
-# %% ../nbs/api/05_plasticity.ipynb #c53794333
+# %% ../nbs/api/05_plasticity.ipynb #c55794333
 PASS = 64 # pairs for which a streamed model is read once
 BFLOAT16_TOLERANCE = 5e-3 # the largest relative error of a rate that is let pass
 
@@ -381,7 +388,7 @@ def _check_sides(maps: ModelMaps, source, targets: dict, n_pairs: int):
         if not isinstance(part, (Split, Tensor)): raise ValueError(f"`{name}` must be a split, such as load_dataset('mini/digits').test, or a tensor of images or token numbers; got {type(part).__name__}")
     check_number("n_pairs", n_pairs, minimum=2, maximum=min(len(_images(part)) for part in (source, *targets.values())), integer=True)
 
-# %% ../nbs/api/05_plasticity.ipynb #c546f9a12
+# %% ../nbs/api/05_plasticity.ipynb #c566f9a12
 class _Bfloat16Guard:
     "Compares the nearest pair so far with float32."
     def __init__(self): self.nearest = math.inf
@@ -400,7 +407,7 @@ class _Bfloat16Guard:
                     return False
         return True
 
-# %% ../nbs/api/05_plasticity.ipynb #c5531bd8b
+# %% ../nbs/api/05_plasticity.ipynb #c57e493b5
 def _batch_size(tokens: Tensor) -> int: # pairs whose source tokens are about 650,000 numbers (four pairs of ViT-B), on a GPU 16 times as many
     return min(256, max(1, 650_000 * (16 if tokens.is_cuda else 1) // tokens[0].numel()))
 
@@ -412,11 +419,14 @@ def _numbers(parts: list[tuple], crossed: bool) -> dict[str, np.ndarray]: # of t
 def _values(parts: list[tuple]) -> np.ndarray: # (measures, pairs, layers, components), without pairs of identical images
     return np.concatenate([values[:, distinct] for _, distinct, values in parts], 1)
 
+def _first(parts: list[tuple], n: int, crossed: bool) -> list[tuple]: # of the first n pairs; crossed, of all
+    return parts if crossed else [(start, distinct[:n - start], values[:, :n - start]) for start, distinct, values in parts if start < n]
+
 def _half_width(parts: list[tuple], crossed: bool) -> float: # the largest, relative to the mean over layers
     sides = [np.unique(numbers, return_inverse=True)[1] for numbers in _numbers(parts, crossed).values()] if crossed else ()
     return max(_relative_half_width(values.mean(1), 0.95, *sides) for values in _values(parts))
 
-# %% ../nbs/api/05_plasticity.ipynb #c5637c65b
+# %% ../nbs/api/05_plasticity.ipynb #c5837c65b
 SAVE_AFTER = 60 # seconds
 
 def _write_part(path: Path, values: list[list[np.ndarray]]): # whole or not at all
@@ -430,7 +440,7 @@ def _read_part(path: Path | None) -> list[list[np.ndarray]] | None: # what `_wri
     with np.load(path) as file: arrays = {tuple(map(int, name.split())): file[name] for name in file}
     return [[arrays[i, j] for j in range(1 + max(j for _, j in arrays))] for i in range(1 + max(i for i, _ in arrays))]
 
-# %% ../nbs/api/05_plasticity.ipynb #c57847a6b
+# %% ../nbs/api/05_plasticity.ipynb #c59308648
 def sample_rates(
     model: nn.Module | ModelMaps, # see `models.model_maps`
     source: Split | Tensor, # pretraining images, see `data.Split`; or a tensor, for GPT-2 of token numbers `(n, tokens)`
@@ -445,7 +455,7 @@ def sample_rates(
     batch_size: int | None = None, # pairs at a time (crossed: images a side); default: by the size of the tokens
     device: str = "auto", # auto, cpu, cuda
     progress: bool = True, # show a progress bar
-    saved: Path | None = None, # a folder where the batches of a call of more than a minute are kept; the same call with it goes on from there
+    _saved: Path | None = None, # of `run_plasticity`: a folder of this very call, where batches are kept once it has taken a minute
 ) -> pd.DataFrame | dict[str, pd.DataFrame]: # pair (crossed: source, target), layer, component, rate[, relative]; a dict of them if `target` is one
     "Rates of change on randomly drawn pairs, no image used in two batches."
     for name, value, choices in (("inputs", inputs, INPUTS), ("measure", measure, MEASURES), ("pairs", pairs, PAIRS), ("dtype", dtype, ("float32", "bfloat16"))): check_choice(name, value, choices)
@@ -459,11 +469,11 @@ def sample_rates(
     generator, sides = torch.Generator().manual_seed(seed), [_images(part) for part in (source, *targets.values())]
     order = [torch.randperm(len(side), generator=generator)[:n_pairs] for side in sides]
     with _maps(model, get_device(device)) as maps:
-        found = _sample(maps, sides, order, _Options(inputs, measure != "rate", crossed, getattr(torch, dtype)), precision, batch_size, get_device(device), progress, saved)
+        found = _sample(maps, sides, order, _Options(inputs, measure != "rate", crossed, getattr(torch, dtype)), precision, batch_size, get_device(device), progress, _saved)
     frames = {name: _frame(_values(parts), measure, **_numbers(parts, crossed)) for name, parts in zip(targets, found)}
     return frames if isinstance(target, dict) else frames["target"]
 
-# %% ../nbs/api/05_plasticity.ipynb #c58d0e6b4
+# %% ../nbs/api/05_plasticity.ipynb #c60419e1c
 @torch.inference_mode()
 def _sample(maps, sides, order, options, precision, batch_size, device, progress, saved) -> list[list[tuple]]: # for each target: (first number, which pairs differ, values) of each batch
     n, tokens = len(order[0]), maps.embed(_prepare(sides[0][order[0][:1]], maps, device))
@@ -476,7 +486,7 @@ def _sample(maps, sides, order, options, precision, batch_size, device, progress
         options = options._replace(grams=_grams(maps, tokens.shape[2]))
     group = max(1, PASS // size) if isinstance(maps.blocks, StreamedBlocks) else 1
     guard, found, measured = _Bfloat16Guard() if options.dtype == torch.bfloat16 else None, [[] for _ in sides[1:]], 0
-    begun = time.monotonic()
+    begun, look = time.monotonic(), FEW
     with tqdm(total=n, desc=f"rates, {options.inputs}", unit="pair", mininterval=1, disable=not progress) as bar:
         for i in range(0, len(starts), group):
             part = saved/f"{starts[i]}-{size}-{group}.npz" if saved else None
@@ -491,11 +501,14 @@ def _sample(maps, sides, order, options, precision, batch_size, device, progress
                 for parts, which, rate in zip(found, differ, rates): parts.append((start, which.numpy(), rate))
             bar.update(done := sum(len(order[0][start:start + size]) for start in starts[i:i + group]))
             measured += done
-            if precision and measured >= FEW and max(_half_width(parts, options.crossed) for parts in found) <= precision: return found
-    if precision: warnings.warn(f"`precision` of {precision:.2%} was not reached with {n} pairs, but {max(_half_width(parts, options.crossed) for parts in found):.2%}; raise `n_pairs`", stacklevel=4)
+            while precision and look <= measured:
+                first = [_first(parts, look, options.crossed) for parts in found]
+                if max(_half_width(parts, options.crossed) for parts in first) <= precision: return first
+                look = measured + 1 if options.crossed else look + FEW
+    if precision: warnings.warn(f"`precision` of {precision:.2%} was not reached with {n} pairs, but {max(_half_width(parts, options.crossed) for parts in found):.2%}; take more pairs", stacklevel=4)
     return found
 
-# %% ../nbs/api/05_plasticity.ipynb #c6575d7c4
+# %% ../nbs/api/05_plasticity.ipynb #c6775d7c4
 def measure_plasticity(
     model: nn.Module | ModelMaps, # see `models.model_maps`
     source: Split | Tensor, # pretraining images, see `sample_rates`
@@ -511,7 +524,7 @@ def measure_plasticity(
     tables = [summarize_rates(frame, confidence=confidence) for frame in rates.values()]
     return pd.concat([table.assign(target=name)[["target", *table]] for name, table in zip(rates, tables)], ignore_index=True)
 
-# %% ../nbs/api/05_plasticity.ipynb #c689f6066
+# %% ../nbs/api/05_plasticity.ipynb #c709f6066
 @torch.inference_mode()
 def token_statistics(
     model: nn.Module | ModelMaps, # see `models.model_maps`
@@ -531,7 +544,7 @@ def token_statistics(
             x = after
     return pd.DataFrame(rows, columns=["layer", "component", "token_norm", "sigma", "gamma", "gamma_over_sigma"])
 
-# %% ../nbs/api/05_plasticity.ipynb #c71571e9f
+# %% ../nbs/api/05_plasticity.ipynb #c73571e9f
 def scale_rates(
     model: nn.Module, # a timm VisionTransformer or Eva
     source: Split | Tensor, # see `sample_rates`
@@ -554,20 +567,19 @@ def scale_rates(
                 tables.append(ranking.assign(change=change, factor=factor, inputs=inputs, measure=measure))
     return pd.concat(tables, ignore_index=True)[["change", "factor", "inputs", "measure", "rank", "component", "plasticity", "ci_low", "ci_high", "rank_low", "rank_high"]]
 
-# %% ../nbs/api/05_plasticity.ipynb #c74be28dc
+# %% ../nbs/api/05_plasticity.ipynb #c7624061e
 def compare_measures(
     embedding: pd.DataFrame, # rates under the embedding protocol
     in_situ: pd.DataFrame, # rates in situ, with the column `relative` too (`measure="both"`)
-) -> pd.DataFrame: # measure, rank, component, plasticity, ci_low, ci_high, rank_low, rank_high, same_as_next
-    "The ranking of the components under three measures; `same_as_next`: the simultaneous intervals leave the order of this one and the next open."
+) -> pd.DataFrame: # measure, rank, component, plasticity, ci_low, ci_high, rank_low, rank_high, n (pairs)
+    "The ranking of the components under three measures, see `rank_components`."
     if "relative" not in in_situ: raise ValueError("`in_situ` must have the column relative; measure it with measure='both'")
     tables = []
     for measure, rates in (("embedding", embedding), ("in situ", in_situ), ("in situ, relative", in_situ.assign(rate=in_situ.relative))):
-        ranking, compared = rank_components(rates), compare_components(rates)
-        open_pairs = {(row.component, row.other) for row in compared.itertuples() if row.simultaneous_low <= 0}
-        following = [*ranking.component[1:], None]
-        tables.append(ranking.assign(measure=measure, same_as_next=[pair in open_pairs for pair in zip(ranking.component, following)]))
-    return pd.concat(tables, ignore_index=True)[["measure", "rank", "component", "plasticity", "ci_low", "ci_high", "rank_low", "rank_high", "same_as_next"]]
+        with warnings.catch_warnings():
+            if tables: warnings.filterwarnings("ignore", message=".* are few: ") # said once
+            tables.append(rank_components(rates).assign(measure=measure, n=min(rates[side].nunique() for side in _pair_columns(rates))))
+    return pd.concat(tables, ignore_index=True)[["measure", "rank", "component", "plasticity", "ci_low", "ci_high", "rank_low", "rank_high", "n"]]
 
 def component_costs(
     parameters: dict[str, int], # component -> parameters over all blocks, see `models.count_parameters`
@@ -576,32 +588,33 @@ def component_costs(
     table = pd.DataFrame({"component": parameters.keys(), "parameters": parameters.values()})
     return table.assign(gradient_bytes=4 * table.parameters, sgd_bytes=8 * table.parameters, adam_bytes=12 * table.parameters)
 
-# %% ../nbs/api/05_plasticity.ipynb #c757ecac5
-PAPER = "On ViT-B and 11 benchmarks the paper's finetuning gave, on average, MHA 90.8 %, FC1 90.7 %, FC2 90.3 %, LN2 89.9 % and LN1 89.8 %; the best component was MHA on 4 of them, FC1 on 3, LN2 on 2, FC2 and LN1 on 1 each."
+# %% ../nbs/api/05_plasticity.ipynb #c77b020c7
+PAPER = "On ViT-B the paper's finetuning (Table 8, v3: 11 benchmarks, 3 seeds) gave, on average, MHA 90.8 %, FC1 90.7 %, FC2 90.3 %, LN2 89.9 % and LN1 89.8 %; the best component was MHA on 4 of them, FC1 on 3, LN2 on 2, FC2 and LN1 on 1 each."
 NAMES = {"mha": "MHA", "fc1": "FC1", "fc2": "FC2", "ln2": "LN2", "ln1": "LN1"}
+
+def _listed(names: list[str], last: str = "and") -> str: return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 def recommend(
     measures: pd.DataFrame, # of `compare_measures`
     costs: pd.DataFrame, # of `component_costs`
 ) -> str: # Markdown
-    "What the measures say, where they disagree, and what to try."
-    lines, leaders = [], {}
+    "What the measures say, where they disagree, and what to try; no stronger than the simultaneous intervals allow."
+    lines, open_first = [], {}
     for measure, table in measures.groupby("measure", sort=False):
-        leaders[measure] = [NAMES[component] for component in table[table.rank_low == 1].component]
-        order = "".join(f"{NAMES[row.component]} {row.plasticity:.3g}" + ("" if row.rank == len(table) else " ≈ " if row.same_as_next else " > ") for row in table.itertuples())
-        lines.append(f"- {measure}: {order}")
-    common = [name for name in NAMES.values() if all(name in found for found in leaders.values())]
-    first = " or ".join(common)
-    agreement = (f"All three measures put {first} first." if common else "The measures disagree about the most plastic component (" + "; ".join(f"{measure}: {' or '.join(found)}" for measure, found in leaders.items()) +
-                 "): the ranking depends on the scale of tokens and weights, so it is no ground to prefer one.")
+        open_first[measure] = [NAMES[component] for component in table[table.rank_low == 1].component]
+        ranks = [f"{row.rank_low}" if row.rank_low == row.rank_high else f"{row.rank_low}–{row.rank_high}" for row in table.itertuples()]
+        lines.append(f"- {measure} ({table.n.iloc[0]} pairs): " + ", ".join(f"{NAMES[row.component]} {row.plasticity:.3g} (rank {ranks[index]})" for index, row in enumerate(table.itertuples())))
+    common, first = [name for name in NAMES.values() if all(name in names for names in open_first.values())], "; ".join(f"{measure}: {_listed(names, 'or')}" for measure, names in open_first.items())
+    if all(len(names) == 1 for names in open_first.values()) and common: verdict = f"{common[0]} is the most plastic by all three measures."
+    elif common: verdict = f"No measure excludes {_listed(common, 'or')} as the most plastic, but not all of them tell it apart from others ({first})."
+    else: verdict = f"The measures disagree about the most plastic component ({first}): rates depend on the scale of tokens and weights, so they are no ground to prefer one."
     cheap = 100 * costs.set_index("component").parameters[["ln1", "ln2"]].sum() / costs.parameters.sum()
-    candidates = list(dict.fromkeys([*common, "MHA", "FC1"]))
-    return "\n".join(["**What was measured** (> surely above, ≈ not told apart, all at once at 95 %)", "", *lines, "", agreement, "", "**What to try**", "",
-        f"Finetune {', '.join(candidates[:-1])} and {candidates[-1]}, each alone and with several learning rates, and choose on validation images: `papermill nbs/finetune.ipynb out.ipynb -p component fc1`. "
-        f"LN1 and LN2 hold {cheap:.2g} % of the blocks' parameters: where memory decides, try them too.", "",
-        f"Plasticity is not accuracy. {PAPER} How far its ranking carries to another model or data set is not known, and intervals here cover the draw of images alone."])
+    return "\n".join(["**What was measured.** Ranks that 95 % intervals, simultaneous within each line, leave open:", "", *lines, "", verdict, "", "**What to try.** " + PAPER +
+        f" So MHA and FC1, each alone, are where to start whatever is measured here{'' if not common or set(common) <= {'MHA', 'FC1'} else ', then ' + _listed([name for name in common if name not in ('MHA', 'FC1')])}; choose on validation images, with several learning rates. "
+        f"LN1 and LN2 hold {cheap:.2g} % of the blocks' parameters: they save gradients and optimizer states, not activations. `nbs/finetune.ipynb` finetunes the embedded model on the mini tasks; in a training loop of your own, `models.set_trainable(model, \"fc1\")` leaves FC1, the head and the final norm trainable.", "",
+        "Plasticity is not accuracy. How far the paper's relation between them carries to another model or data set is not known, and the intervals cover the draw of images alone."])
 
-# %% ../nbs/api/05_plasticity.ipynb #c7819d3fb
+# %% ../nbs/api/05_plasticity.ipynb #c8019d3fb
 def _load_images(name: str, size: int, n: int, seed: int, data_dir) -> tuple[Tensor, str]: # at most about n images of a folder, or all test images of a data set, and their checksum
     if str(name).startswith("folder:"):
         images = load_folder(str(name).removeprefix("folder:"), size, n, seed).images
@@ -623,7 +636,7 @@ def _load_sides(dataset: str, source: str | None, size: int, n_pairs: int, seed:
     name = lambda value: f"folder:{Path(value.removeprefix('folder:')).name}" if str(value).startswith("folder:") else value
     return images, target, {"dataset": name(dataset), "data_sha256": target_sha256, "source": name(source), "source_sha256": source_sha256}
 
-# %% ../nbs/api/05_plasticity.ipynb #c79cda71a
+# %% ../nbs/api/05_plasticity.ipynb #c81cda71a
 def _pretraining_source(model: str, source: str | None, dataset: str) -> str | None: # the default of `source`
     source = "mini/fashion" if source is None and (model == "vit_mini" or str(model).endswith(".safetensors")) else source
     for name, value in (("dataset", dataset), ("source", source)):
@@ -639,7 +652,7 @@ def _load_network(model: str, stream: bool, weights, img_size, options: dict) ->
     network = stream_model(model, weights, img_size)
     return network, {"model": model, "model_sha256": network.blocks.checksum()}
 
-# %% ../nbs/api/05_plasticity.ipynb #c80129338
+# %% ../nbs/api/05_plasticity.ipynb #c82351f5c
 def _load_study(model, dataset, source, n_pairs, seed, data_dir, stream=False, weights=None, img_size=None, **options) -> tuple: # network, source and target images, number of pairs, and what stored runs say of them
     check_seed(seed)
     check_number("n_pairs", n_pairs, minimum=2, integer=True)
@@ -648,13 +661,14 @@ def _load_study(model, dataset, source, n_pairs, seed, data_dir, stream=False, w
     network, parameters = _load_network(model, stream, weights, img_size, options)
     x, y, data = _load_sides(dataset, source, input_config(network).size, n_pairs, seed, data_dir)
     found = min(len(x), len(y))
+    if source is None: warnings.warn(f"`source` is not given: half of the images of {data['dataset']} stand in for images like those of pretraining; better give some, source='folder:<path>'", stacklevel=3)
     if found < n_pairs and ("folder:" in f"{dataset}{source}" or source is None): warnings.warn(f"`n_pairs`: {found} instead of {n_pairs}, as many as there are images", stacklevel=3)
     else: check_number("n_pairs", n_pairs, maximum=found)
     n_pairs = int(check_number("n_pairs", min(found, n_pairs), minimum=2))
     chosen = {name: value for name, value in {"img_size": img_size, **options}.items() if value not in (None, True)} # what differs from the default
     return network, x, y, n_pairs, parameters | data | {"n_pairs": n_pairs, "seed": int(seed)} | chosen
 
-# %% ../nbs/api/05_plasticity.ipynb #c81ca8e78
+# %% ../nbs/api/05_plasticity.ipynb #c83cb36e5
 def run_plasticity(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # downstream: its test images; or folder:<path>
@@ -684,14 +698,14 @@ def run_plasticity(
     parameters |= {"inputs": inputs, "measure": measure, "device": device.type} | ({} if precision is None else {"precision": precision})
     parts = out_dir/"plasticity"/f".{run_id(parameters)}.parts" # of a call that is interrupted
     def compute():
-        rates = sample_rates(network, x, y, n_pairs, seed, inputs, measure, precision=precision, device=str(device), progress=progress, saved=parts)
+        rates = sample_rates(network, x, y, n_pairs, seed, inputs, measure, precision=precision, device=str(device), progress=progress, _saved=parts)
         few = torch.cat([preprocess(side[:8], input_config(network), device) for side in (x, y)])
         return {"rates": rates, "tokens": token_statistics(network, few, inputs), "components": component_costs(count_parameters(network))}
     run = stored_run("plasticity", parameters, compute, out_dir)
     shutil.rmtree(parts, ignore_errors=True)
     return run
 
-# %% ../nbs/api/05_plasticity.ipynb #c82caded7
+# %% ../nbs/api/05_plasticity.ipynb #c8464f215
 def run_scale(
     model: str = "vit_mini", # see `run_plasticity`, as all that follows
     dataset: str = "mini/digits",
@@ -701,12 +715,11 @@ def run_scale(
     device: str = "auto",
     data_dir: str | Path | None = None,
     out_dir: str | Path | None = None,
-    weights: str | Path | None = None,
-    img_size: int | None = None,
     factors: tuple[float, ...] = (1/8, 1/4, 1/2, 1, 2, 4, 8), # see `scale_rates`
+    **options, # weights, img_size, norm_eps, normalization, pretrained
 ) -> Run: # table: scale
     "Store what `scale_rates` finds; a run that is stored already is loaded."
     device, out_dir = get_device(device), get_out_dir(out_dir)
-    network, x, y, n_pairs, parameters = _load_study(model, dataset, source, n_pairs, seed, data_dir, weights=weights, img_size=img_size)
+    network, x, y, n_pairs, parameters = _load_study(model, dataset, source, n_pairs, seed, data_dir, **options)
     parameters |= {"factors": list(factors), "device": device.type}
     return stored_run("scale", parameters, lambda: {"scale": scale_rates(network, x, y, factors, n_pairs, seed, device=str(device))}, out_dir)
