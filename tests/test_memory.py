@@ -50,7 +50,7 @@ before = 0
 from vit_plasticity.models import stream_model
 from vit_plasticity.plasticity import sample_rates
 images = torch.randint(256, (2, 2, 3, 224, 224), dtype=torch.uint8)
-model = stream_model("vit_7b_patch16_dinov3.lvd1689m", sys.argv[1], img_size=224)
+model = stream_model("vit_7b_patch16_dinov3.lvd1689m", sys.argv[1], img_size=224, depth=int(sys.argv[2]))
 for inputs in ("embedding", "in_situ"):
     rates = sample_rates(model, *images, 2, inputs=inputs, progress=False)
     assert rates.layer.nunique() == int(sys.argv[2]) and (rates.rate > 0).all()
