@@ -140,7 +140,7 @@ def _rates(numerator: Tensor, distance: Tensor, output_sizes, input_sizes, cross
     pairwise = lambda sizes: (torch.hypot(sizes[0][:, None], sizes[1][None]).flatten() if crossed else torch.hypot(*sizes))
     return [rate, (rate * pairwise(input_sizes) / pairwise(output_sizes)).masked_fill(distance == 0, EQUAL)]
 
-# %% ../nbs/api/05_plasticity.ipynb #c132529fc
+# %% ../nbs/api/05_plasticity.ipynb #c1315b95e
 class _Embedded:
     "A batch under the embedding protocol: the tokens of the source images and of the target images of each target set."
     def __init__(self, maps: ModelMaps, x: Tensor, targets: list[Tensor], options: _Options):
@@ -175,8 +175,7 @@ class _Embedded:
         split = isinstance(f, Attention) and f.name and _plain(f.projection, nn.Linear) and not is_hooked(f.module)
         run = f.mix if split else f
         with _autocast(self.options, self.sides[0]):
-            parts = torch.cat(self.sides).split(2 * len(self.sides[0])) # two sides at a time
-            features = torch.cat([run(read(part)).to(part.dtype) for part in parts]).split([len(side) for side in self.sides])
+            features = [run(read(side)).to(side.dtype) for side in self.sides]
             zero = run(read(torch.zeros_like(self.sides[0][:1]))) if relative else None
         project = (lambda side: F.linear(side, f.projection.weight)) if split else nn.Identity()
         return self._features(features, project, zero)
