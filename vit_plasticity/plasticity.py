@@ -122,7 +122,7 @@ def _gram_squares(maps: ModelMaps, grams: Tensor, difference: Tensor) -> Tensor:
         squares[pair, layer, index] = _linear([weight.double() for weight in weights], difference[pair].double()).square().sum()
     return squares
 
-# %% ../nbs/api/05_plasticity.ipynb #c126b9146
+# %% ../nbs/api/05_plasticity.ipynb #c1274c08c
 class _Options(NamedTuple):
     inputs: str = "embedding"
     relative: bool = False # are relative rates wanted too?
@@ -134,23 +134,33 @@ EQUAL = -1.0 # instead of a rate, where a component reads the same tokens
 
 def _autocast(options: _Options, x: Tensor): return torch.autocast(x.device.type, torch.bfloat16, enabled=options.dtype == torch.bfloat16)
 
-def _rates(numerator: Tensor, distance: Tensor, output_sizes, input_sizes, crossed: bool) -> list[Tensor]: # [rates] or [rates, relative rates]
-    rate = (numerator / distance).masked_fill(distance == 0, EQUAL)
-    if output_sizes is None: return [rate]
-    pairwise = lambda sizes: (torch.hypot(sizes[0][:, None], sizes[1][None]).flatten() if crossed else torch.hypot(*sizes))
-    return [rate, (rate * pairwise(input_sizes) / pairwise(output_sizes)).masked_fill(distance == 0, EQUAL)]
+class _Norms(NamedTuple):
+    differences: list[Tensor] # for each target (pairs,)
+    sizes: list[Tensor] | None # for each side (images,), less what zero tokens give; None if no relative rates are wanted
 
-# %% ../nbs/api/05_plasticity.ipynb #c1315b95e
+def _norms_of(sides: list[Tensor], options: _Options, constant: Tensor | float = 0) -> _Norms:
+    return _Norms([_distances(sides[0], side, options.crossed) for side in sides[1:]], [_norms(side - constant) for side in sides] if options.relative else None)
+
+def _rates(returns: _Norms, reads: _Norms, crossed: bool) -> list[Tensor]: # for each target: (measures, pairs)
+    both = (lambda x, y: torch.hypot(x[:, None], y[None]).flatten()) if crossed else torch.hypot
+    found = []
+    for target, (numerator, distance) in enumerate(zip(returns.differences, reads.differences), 1):
+        rates = [numerator / distance]
+        if reads.sizes: rates.append(rates[0] * both(reads.sizes[0], reads.sizes[target]) / both(returns.sizes[0], returns.sizes[target]))
+        found.append(torch.stack(rates).masked_fill(distance == 0, EQUAL))
+    return found
+
+# %% ../nbs/api/05_plasticity.ipynb #c13ccbee3
 class _Embedded:
     "A batch under the embedding protocol: the tokens of the source images and of the target images of each target set."
     def __init__(self, maps: ModelMaps, x: Tensor, targets: list[Tensor], options: _Options):
-        self.sides, self.options, self.normalized = [x, *targets], options, {}
-        self.distance = [_distances(x, y, options.crossed) for y in targets]
-        self.sizes = [_norms(side) for side in self.sides] if options.relative else None
+        self.sides, self.options, self.reads, self.normalized = [x, *targets], options, _norms_of([x, *targets], options), {}
         if options.grams is not None:
-            self.squares = [torch.cat([_gram_squares(maps, options.grams, x[i:i + 1] - y) for i in range(len(x))]) if options.crossed else _gram_squares(maps, options.grams, x - y) for y in targets]
-            self.side_squares = [_gram_squares(maps, options.grams, side) for side in self.sides] if options.relative else None
-    def _normalized(self, eps: float): # for each target (pairs, dim) and for each side (images, dim): sums of squares over the tokens
+            squares = lambda tokens: _gram_squares(maps, options.grams, tokens)
+            between = lambda y: torch.cat([squares(image - y) for image in x]) if options.crossed else squares(x - y)
+            self.squares, self.own_squares = [between(y) for y in targets], [squares(side) for side in self.sides] if options.relative else None
+
+    def _normalized(self, eps: float) -> tuple: # sums of squares over the tokens of normalised tokens: of differences for each target (pairs, dim), of each side (images, dim)
         if eps not in self.normalized:
             hats = [F.layer_norm(side, side.shape[-1:], eps=eps).double() for side in self.sides]
             own = [hat.square().sum(1) for hat in hats]
@@ -158,55 +168,48 @@ class _Embedded:
             else: pairs = [(hats[0] - hat).square().sum(1) for hat in hats[1:]]
             self.normalized[eps] = pairs, own
         return self.normalized[eps]
-    def _features(self, features: list[Tensor], project: Callable, constant): # norms of projected features: differences for each target, and sizes
-        outputs = [project(side) for side in features] if self.options.crossed else None
-        differences = [_distances(outputs[0], output, True) for output in outputs[1:]] if outputs else [_norms(project(features[0] - side)) for side in features[1:]]
-        return differences, [_norms(project(side - constant)) for side in features] if self.options.relative else None
-    def _component(self, layer: int, block: BlockMaps, component: str): # norms of differences for each target; sizes of the outputs, without what any input gives, for each side
-        f, relative, index = getattr(block, component), self.options.relative, ("fc1", "fc2").index(component) if component in ("fc1", "fc2") else None
+
+    def _projected(self, features: list[Tensor], project: Callable) -> _Norms: # of a linear map of the features of all sides and, last, of zero tokens
+        sides, relative = features[:len(self.sides)], self.options.relative
+        if self.options.crossed or relative: return _norms_of([project(side) for side in sides], self.options, project(features[-1]) if relative else 0)
+        return _Norms([_norms(project(sides[0] - side)) for side in sides[1:]], None)
+
+    def _component(self, layer: int, block: BlockMaps, component: str) -> _Norms: # of what the component returns
+        f, relative = getattr(block, component), self.options.relative
         if _plain(f, nn.LayerNorm, TimmLayerNorm):
-            weight = torch.ones_like(self.sides[0][0, 0], dtype=torch.float64) if f.weight is None else f.weight.double().square()
-            pairs, own = self._normalized(f.eps)
-            return [(sums @ weight).sqrt() for sums in pairs], [(sums @ weight).sqrt() for sums in own] if relative else None
-        if index is not None and self.options.grams is not None:
-            return [squares[:, layer, index].sqrt() for squares in self.squares], [squares[:, layer, index].sqrt() for squares in self.side_squares] if relative else None
-        if weights := _weights(f): return self._features(self.sides, lambda side: _linear(weights, side), 0)
+            (pairs, own), weight = self._normalized(f.eps), torch.ones_like(self.sides[0][0, 0]) if f.weight is None else f.weight
+            return _Norms(*([(sums @ weight.double().square()).sqrt() for sums in part] for part in (pairs, own)))
+        if component in ("fc1", "fc2") and self.options.grams is not None:
+            roots = lambda squares: [square[:, layer, ("fc1", "fc2").index(component)].sqrt() for square in squares]
+            return _Norms(roots(self.squares), roots(self.own_squares) if relative else None)
+        tokens = [*self.sides, torch.zeros_like(self.sides[0][:1])] if relative else self.sides
+        if weights := _weights(f): return self._projected(tokens, lambda side: _linear(weights, side))
         read = {"mha": block.ln1 if self.options.inputs == "embedding_ln1" else nn.Identity(), "fc2": lambda side: _pad(block, side)}.get(component, nn.Identity())
         split = isinstance(f, Attention) and f.name and _plain(f.projection, nn.Linear) and not is_hooked(f.module)
         run = f.mix if split else f
-        with _autocast(self.options, self.sides[0]):
-            features = [run(read(side)).to(side.dtype) for side in self.sides]
-            zero = run(read(torch.zeros_like(self.sides[0][:1]))) if relative else None
-        project = (lambda side: F.linear(side, f.projection.weight)) if split else nn.Identity()
-        return self._features(features, project, zero)
-    def step(self, layer: int, block: BlockMaps) -> list[Tensor]: # for each target: (measures, pairs, components)
-        found = [self._component(layer, block, component) for component in COMPONENTS]
-        def measures(target, differences, sizes):
-            return torch.stack(_rates(differences[target], self.distance[target], sizes and (sizes[0], sizes[target + 1]), self.sizes and (self.sizes[0], self.sizes[target + 1]), self.options.crossed))
-        return [torch.stack([measures(target, *both) for both in found], -1) for target in range(len(self.distance))]
+        with _autocast(self.options, self.sides[0]): features = [run(read(side)).to(side.dtype) for side in tokens]
+        return self._projected(features, (lambda side: F.linear(side, f.projection.weight)) if split else nn.Identity())
 
-# %% ../nbs/api/05_plasticity.ipynb #c14e93e20
+    def step(self, layer: int, block: BlockMaps) -> list[Tensor]: # for each target: (measures, pairs, components)
+        return [torch.stack(rates, -1) for rates in zip(*(_rates(self._component(layer, block, component), self.reads, self.options.crossed) for component in COMPONENTS))]
+
+# %% ../nbs/api/05_plasticity.ipynb #c140c8e8c
 def _constant(f: Callable, reads: Tensor) -> Tensor: # what the component returns for zero tokens; one token is enough where every token is treated alike
     alike = _plain(f, nn.LayerNorm, TimmLayerNorm, nn.Linear, JointLinear)
     return f(torch.zeros_like(reads[:1, :1] if alike else reads[:1]))
 
 class _InSitu:
     "A batch in situ: the tokens of all sides, run through the network block by block."
-    def __init__(self, maps: ModelMaps, x: Tensor, targets: list[Tensor], options: _Options):
-        self.sides, self.options, self.distance = [x, *targets], options, [_distances(x, y, options.crossed) for y in targets]
+    def __init__(self, maps: ModelMaps, x: Tensor, targets: list[Tensor], options: _Options): self.sides, self.options = [x, *targets], options
+
+    def _component(self, f: Callable, reads: list[Tensor], returns: list[Tensor]) -> list[Tensor]: # for each target: (measures, pairs)
+        constant = _constant(f, reads[0]) if self.options.relative else 0
+        return _rates(_norms_of(returns, self.options, constant), _norms_of(reads, self.options), self.options.crossed)
 
     def step(self, layer: int, block: BlockMaps) -> list[Tensor]: # for each target: (measures, pairs, components)
         with _autocast(self.options, self.sides[0]): runs = [block.run(side) for side in self.sides]
         self.sides = [side for _, side in runs]
-        found = []
-        for component in COMPONENTS:
-            reads, returns = ([seen[component][index] for seen, _ in runs] for index in (0, 1))
-            sizes = None
-            if self.options.relative:
-                constant = _constant(getattr(block, component), reads[0])
-                sizes = [_norms(side - constant) for side in returns], [_norms(side) for side in reads]
-            found.append([torch.stack(_rates(_distances(returns[0], out, self.options.crossed), _distances(reads[0], into, self.options.crossed),
-                          sizes and (sizes[0][0], sizes[0][target]), sizes and (sizes[1][0], sizes[1][target]), self.options.crossed)) for target, (out, into) in enumerate(zip(returns[1:], reads[1:]), 1)])
+        found = [self._component(getattr(block, component), *zip(*(seen[component] for seen, _ in runs))) for component in COMPONENTS]
         return [torch.stack(rates, -1) for rates in zip(*found)]
 
 # %% ../nbs/api/05_plasticity.ipynb #c15ee4a79
