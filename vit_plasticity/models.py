@@ -277,7 +277,7 @@ class ModelMaps:
     blocks: Sequence[BlockMaps]
     input: InputConfig | None = None # of the images; None: the model reads token numbers, or ready tensors
 
-# %% ../nbs/api/02_models.ipynb #c231e9e1e
+# %% ../nbs/api/02_models.ipynb #c23b80adc
 SPLIT = (TimmAttention, EvaAttention, AttentionRope) # attention that ends in `proj`, and is the same in every layer
 
 def is_hooked(*modules: nn.Module) -> bool: # may one of them compute something else than its class says?
@@ -302,7 +302,6 @@ def _check_vit(model: nn.Module): # a timm VisionTransformer or Eva whose parts 
         if type(block) not in (Block, EvaBlock) or type(block.mlp) not in (Mlp, GluMlp, SwiGLU):
             raise ValueError(f"`model` must have pre-norm blocks with an MLP of fc1 and fc2 (timm's Block or EvaBlock); got {type(block).__name__} with "
                              f"{type(getattr(block, 'mlp', None)).__name__}; if it has the five components, pass them by hand as ModelMaps")
-        if is_hooked(block, block.mlp): raise ValueError("`model` must have no hooks on its blocks and MLPs, which the maps would not run; remove them")
 
 # %% ../nbs/api/02_models.ipynb #c24d08dd8
 def _embed_images(model: nn.Module, images: Tensor) -> Tensor: # of a timm VisionTransformer or Eva

@@ -8,7 +8,7 @@ __all__ = ['INPUTS', 'MEASURES', 'PAIRS', 'EQUAL', 'FEW', 'PASS', 'BFLOAT16_TOLE
            'relative_half_width', 'sample_rates', 'measure_plasticity', 'token_statistics', 'scale_rates',
            'compare_measures', 'component_costs', 'recommend', 'run_plasticity', 'run_scale']
 
-# %% ../nbs/api/05_plasticity.ipynb #c03d09d04
+# %% ../nbs/api/05_plasticity.ipynb #c03caf290
 import copy, hashlib, math, os, shutil, time, warnings, zipfile
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -22,6 +22,8 @@ import pandas as pd
 import torch
 from scipy import sparse, special
 from timm.layers import LayerNorm as TimmLayerNorm
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
@@ -212,7 +214,7 @@ class _InSitu:
         found = [self._component(getattr(block, component), *zip(*(seen[component] for seen, _ in runs))) for component in COMPONENTS]
         return [torch.stack(rates, -1) for rates in zip(*found)]
 
-# %% ../nbs/api/05_plasticity.ipynb #c15ee4a79
+# %% ../nbs/api/05_plasticity.ipynb #c15950b9a
 def _measure(maps: ModelMaps, batches: list[tuple], options: _Options) -> list[list[np.ndarray]]: # for each batch (x, targets) and target: (measures, pairs, layers, components)
     kind = _InSitu if options.inputs == "in_situ" else _Embedded
     states = [kind(maps, maps.embed(x), [maps.embed(y) for y in targets], options) for x, targets in batches]
@@ -222,6 +224,8 @@ def _measure(maps: ModelMaps, batches: list[tuple], options: _Options) -> list[l
 @contextmanager
 def _maps(model: nn.Module | ModelMaps, device: torch.device | None = None): # in evaluation mode, on the device; the mode is put back afterwards
     module = model_maps(model).module
+    if isinstance(module, (VisionTransformer, Eva)) and any(is_hooked(block, block.mlp) for block in module.blocks):
+        raise ValueError("`model` must have no hooks on its blocks and MLPs, which the maps do not run; remove them")
     training = {part: part.training for part in module.modules()}
     module.eval()
     if device is not None: module.to(device)
