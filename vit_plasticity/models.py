@@ -81,8 +81,9 @@ def _load_shipped(name: str) -> VisionTransformer:
     try: return _load_file(ASSETS/entry["file"])
     except ValueError as error: raise ValueError(f"{error}; install vit_plasticity again (SHA-256 of the shipped weights: {entry['sha256']})") from None
 
-# %% ../nbs/api/02_models.ipynb #c1016b9a1
-def _is_gpt2_name(name: str) -> bool: return str(name).split("-")[0] in ("gpt2", "distilgpt2") or Path(name).expanduser().is_dir()
+# %% ../nbs/api/02_models.ipynb #c10da2dfb
+def _is_gpt2_name(name: str) -> bool: # of the hub, or a folder of transformers; a folder that has the name of a timm model is none
+    return str(name).split("-")[0] in ("gpt2", "distilgpt2") or not timm.is_model(str(name).split(".")[0]) and (Path(name).expanduser()/"config.json").is_file()
 
 def _ours(name: str) -> bool: return str(name) == "vit_mini" or str(name).endswith(".safetensors") or _is_gpt2_name(name) # everything but a timm model
 
