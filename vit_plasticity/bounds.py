@@ -10,7 +10,7 @@ __all__ = ['BALL_KINDS', 'SEQUENCE_KINDS', 'LOCAL_KINDS', 'ATTENTION_KINDS', 'NO
            'component_bounds', 'component_intervals', 'compare_intervals', 'head_tightness', 'local_growth',
            'growth_exponents', 'official_heads', 'run_bounds']
 
-# %% ../nbs/api/04_bounds.ipynb #c03cf2b7c
+# %% ../nbs/api/04_bounds.ipynb #c033ab33d
 import copy, warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,7 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .core import COMPONENTS, check_choice, check_number, check_seed
 from .data import load_dataset, preprocess
-from .models import Attention, blocks, component_inputs, embed, input_config, load_model, model_identity
+from .models import Attention, blocks, component_inputs, embed, image_size, input_config, load_model, model_identity
 from .results import Run, stored_run
 
 # %% ../nbs/api/04_bounds.ipynb #c060c448d
@@ -636,7 +636,7 @@ def official_heads(
     columns = lambda t: t.reshape(dim, count, k).movedim(1, 0).mT # `(heads, k, dim)`, where the d-axis is what the rows were
     return replace(right, **{name: columns(getattr(right, name).reshape(dim, dim)) for name in ("query", "key", "value")})
 
-# %% ../nbs/api/04_bounds.ipynb #c8050498f
+# %% ../nbs/api/04_bounds.ipynb #c8083c386
 def run_bounds(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/fashion", # whose test images say what tokens there are
@@ -649,11 +649,11 @@ def run_bounds(
 ) -> Run: # tables: bounds, intervals, heads, growth
     "Bounds, intervals, tightness and growth of a model's components; a run that is stored already is loaded."
     check_choice("inputs", inputs, ("embedding", "in_situ"))
-    data = load_dataset(dataset, data_dir)
+    data = load_dataset(dataset, data_dir, image_size(model))
     check_number("n_images", n_images, minimum=1, maximum=len(data.test.labels), integer=True)
     network = load_model(model, pretrained=pretrained, seed=check_seed(seed))
     images = preprocess(data.test.images[:n_images], input_config(network))
-    parameters = model_identity(model, network) | {"dataset": dataset, "data_sha256": data.sha256,
+    parameters = model_identity(model, network) | {"dataset": data.name, "data_sha256": data.sha256,
                   "inputs": inputs, "n_images": n_images, "seed": seed}
     def compute():
         pool_images = preprocess(data.test.images[:-(-500 // (network.patch_embed.num_patches)) + 1], input_config(network))

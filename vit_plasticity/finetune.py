@@ -6,7 +6,7 @@
 __all__ = ['OPTIMIZERS', 'PROTOCOLS', 'lr_factor', 'make_optimizer', 'predict', 'NonFiniteLoss', 'Finetuned', 'check_training',
            'finetune', 'mean_features', 'linear_probe', 'run_finetuning', 'run_linear_probe', 'run_grid']
 
-# %% ../nbs/api/06_finetune.ipynb #c03de6699
+# %% ../nbs/api/06_finetune.ipynb #c03439bfe
 import inspect, itertools, math, time
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from tqdm import tqdm
 
 from .core import check_choice, check_flag, check_number, check_seed, get_device, get_out_dir, parse_components, seeded
-from .data import Dataset, load_dataset, preprocess, shuffled_batches
-from .models import blocks, component_parameters, input_config, load_model, model_identity, model_maps, set_trainable
+from .data import Dataset, load_dataset, preprocess, training_batches
+from .models import NORMALIZATIONS, blocks, component_parameters, image_size, input_config, load_model, model_identity, model_maps, set_trainable
 from .results import Run, load_run, stored_run
 
 # %% ../nbs/api/06_finetune.ipynb #c06d6559d
@@ -113,8 +113,9 @@ def _train_step(model, images, labels, optimizer, component, trainable, clip_nor
     if math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"]): optimizer.step()
     return row
 
-# %% ../nbs/api/06_finetune.ipynb #c16cfd993
+# %% ../nbs/api/06_finetune.ipynb #c169d31b2
 def _validate(model, split) -> dict: # loss and accuracy over all images of a split
+    if not len(split.labels): return {"val_loss": math.nan, "val_accuracy": math.nan}
     logits = predict(model, split.images)
     return {"val_loss": nn.functional.cross_entropy(logits, split.labels).item(), "val_accuracy": (logits.argmax(1) == split.labels).double().mean().item()}
 
@@ -134,14 +135,15 @@ def _record(model, data, counts, best, rows, evaluations, start) -> Finetuned: #
     predictions = _test(model, data.test)
     return Finetuned(_summarize(predictions, data, counts, best, time.perf_counter() - start), steps, pd.DataFrame(evaluations), predictions)
 
-# %% ../nbs/api/06_finetune.ipynb #c18df057f
+# %% ../nbs/api/06_finetune.ipynb #c181a28f2
 def _check_fit(model, data): # do the model and the data fit each other?
     if not isinstance(model, nn.Module) or not isinstance(data, Dataset):
         raise ValueError(f"`model` and `data` must be what `load_model` and `load_dataset` return; got {type(model).__name__} and {type(data).__name__}")
+    if not len(data.train.labels): raise ValueError(f"`data` must have training images; {data.name} is for testing alone")
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
 
-# %% ../nbs/api/06_finetune.ipynb #c19c78f3e
+# %% ../nbs/api/06_finetune.ipynb #c19dc8110
 def finetune(
     model: nn.Module, # see `load_model`; trained in place, and left with the best checkpoint's weights
     data: Dataset, # see `load_dataset`
@@ -168,21 +170,19 @@ def finetune(
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     chosen = list(component_parameters(model, component).values())
     stepper = make_optimizer(list(trainable.values()), optimizer, lr, weight_decay)
-    generator = torch.Generator().manual_seed(seed)
-    batches, rows, evaluations, best = shuffled_batches(len(data.train.labels), batch_size, generator), [], [], {}
+    batches, rows, evaluations, best = training_batches(data, batch_size, config, device, seed, crop_scale), [], [], {}
     for step in tqdm(range(steps), desc=f"finetune {component}", unit="step", mininterval=1, disable=not progress):
-        index = next(batches)
-        images = preprocess(data.train.images[index], config, device, generator if crop_scale else None, crop_scale or 1.0)
+        images, labels = next(batches)
         for group in stepper.param_groups: group["lr"] = lr * lr_factor(step, steps, warmup_steps)
         with seeded((seed + step) % 2**32): # of dropout, where a model has it
-            row = _train_step(model, images, data.train.labels[index].to(device), stepper, chosen, list(trainable.values()), clip_norm)
+            row = _train_step(model, images, labels, stepper, chosen, list(trainable.values()), clip_norm)
         if not (math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"])):
             raise NonFiniteLoss(f"the loss is {row['loss']} and its gradient norm {row['grad_norm']} at step {step} of {steps}; try a smaller `lr` than {lr}",
                                 {"steps": pd.DataFrame(rows), "evaluations": pd.DataFrame(evaluations)})
         rows.append({"step": step, "step_lr": stepper.param_groups[0]["lr"], **row})
         if (step + 1) % eval_every == 0 or step + 1 == steps:
             evaluations.append({"step": step + 1, **_validate(model, data.val)})
-            if not best or evaluations[-1]["val_accuracy"] > best["val_accuracy"]:
+            if not best or not evaluations[-1]["val_accuracy"] <= best["val_accuracy"]: # nan without validation images: the last one is kept
                 best = evaluations[-1] | {"weights": {name: p.detach().clone() for name, p in trainable.items()}}
     model.load_state_dict(best["weights"], strict=False) # the trainable ones
     return _record(model.eval(), data, counts, best, rows, evaluations, start)
@@ -237,7 +237,7 @@ def _training(protocol, component, optimizer, lr, steps, warmup_steps, batch_siz
     check_training(**training, n_train=n_train)
     return training | {name: kind(training[name]) for name, kind in (("lr", float), ("steps", int), ("warmup_steps", int), ("batch_size", int), ("seed", int))} # one value, one run
 
-# %% ../nbs/api/06_finetune.ipynb #c3653024e
+# %% ../nbs/api/06_finetune.ipynb #c3669e8f2
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -254,21 +254,22 @@ def run_finetuning(
     data_dir: str | Path | None = None, # see `get_data_dir`
     out_dir: str | Path | None = None, # see `get_out_dir`
     final_norm: bool = True, # see `finetune`
+    normalization: str | None = None, # of the images: imagenet (the paper's) or half; None: the checkpoint's own
     progress: bool = True, # show a progress bar
 ) -> Run: # tables: summary, steps, evaluations, predictions
     "Finetune a component as `finetune` does and store its rows; a run that is stored already is loaded."
     check_flag("pretrained", pretrained)
-    device, out_dir, data = get_device(device), get_out_dir(out_dir), load_dataset(dataset, data_dir)
+    device, out_dir, data = get_device(device), get_out_dir(out_dir), load_dataset(dataset, data_dir, image_size(model))
     training = _training(protocol, component, optimizer, lr, steps, warmup_steps, batch_size, seed, final_norm, len(data.train.labels))
-    network = load_model(model, num_classes=len(data.classes), pretrained=pretrained, seed=seed)
-    parameters = _identity(model, network, data, device) | training | {"pretrained": pretrained, "protocol": protocol}
+    network = load_model(model, num_classes=len(data.classes), pretrained=pretrained, seed=seed, normalization=normalization)
+    parameters = _identity(model, network, data, device, normalization) | training | {"pretrained": pretrained, "protocol": protocol}
     return stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, device=str(device), progress=progress)), out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c370ad2c6
-def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device) -> dict: # what every run depends on
-    return model_identity(model, network) | {"dataset": data.name, "data_sha256": data.sha256, "device": device.type}
+# %% ../nbs/api/06_finetune.ipynb #c3719bd41
+def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device, normalization: str | None) -> dict: # what every run depends on
+    return model_identity(model, network) | {"dataset": data.name, "data_sha256": data.sha256, "normalization": normalization or "own", "device": device.type}
 
-# %% ../nbs/api/06_finetune.ipynb #c385a9e0d
+# %% ../nbs/api/06_finetune.ipynb #c38e76191
 def run_linear_probe(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # see `load_dataset`
@@ -277,13 +278,14 @@ def run_linear_probe(
     device: str = "auto", # auto, cpu, cuda
     data_dir: str | Path | None = None, # see `get_data_dir`
     out_dir: str | Path | None = None, # see `get_out_dir`
+    normalization: str | None = None, # see `run_finetuning`
 ) -> Run: # table: predictions
     "Fit `linear_probe` and store its predictions; a probe that is stored already is loaded."
-    device, out_dir, data = get_device(device), get_out_dir(out_dir), load_dataset(dataset, data_dir)
-    network = load_model(model, pretrained=pretrained, seed=seed).to(device)
-    return stored_run("linear_probe", _identity(model, network, data, device), lambda: {"predictions": linear_probe(network, data)}, out_dir)
+    device, out_dir, data = get_device(device), get_out_dir(out_dir), load_dataset(dataset, data_dir, image_size(model))
+    network = load_model(model, pretrained=pretrained, seed=seed, normalization=normalization).to(device)
+    return stored_run("linear_probe", _identity(model, network, data, device, normalization), lambda: {"predictions": linear_probe(network, data)}, out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c4044244a
+# %% ../nbs/api/06_finetune.ipynb #c401a5282
 def _run_one(arguments: dict) -> Path: # in a worker process: one thread, no progress bar of its own
     torch.set_num_threads(1)
     return run_finetuning(**arguments, progress=False).folder
@@ -298,11 +300,12 @@ def _grid(lists: dict) -> list[dict]: # all combinations, each checked before an
     full = [signature.bind(**arguments) for arguments in grid]
     for bound in full: bound.apply_defaults()
     runs = [bound.arguments for bound in full]
-    for model in dict.fromkeys(run["model"] for run in runs): load_model(model, pretrained=False)
-    sizes = {name: len(load_dataset(name, runs[0]["data_dir"]).train.labels) for name in dict.fromkeys(run["dataset"] for run in runs)}
+    pixels = {model: image_size(model) for model in dict.fromkeys(run["model"] for run in runs)}
+    sizes = {(name, size): len(load_dataset(name, runs[0]["data_dir"], size).train.labels) for name, size in dict.fromkeys((run["dataset"], pixels[run["model"]]) for run in runs)}
     for run in runs:
+        if run["normalization"] is not None: check_choice("normalization", run["normalization"], NORMALIZATIONS)
         check_flag("pretrained", run["pretrained"]), get_device(run["device"]), get_out_dir(run["out_dir"])
-        _training(*(run[name] for name in ("protocol", "component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "seed", "final_norm")), sizes[run["dataset"]])
+        _training(*(run[name] for name in ("protocol", "component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "seed", "final_norm")), sizes[run["dataset"], pixels[run["model"]]])
     return grid
 
 # %% ../nbs/api/06_finetune.ipynb #c411b1f1f

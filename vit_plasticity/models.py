@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['VIT_MINI', 'FASHION_STATISTICS', 'NORMALIZATIONS', 'SPLIT', 'PARTS', 'save_model', 'read_metadata', 'load_model',
-           'InputConfig', 'input_config', 'backbone_sha256', 'model_identity', 'Attention', 'JointLinear', 'BlockMaps',
-           'ModelMaps', 'is_hooked', 'is_gpt2', 'model_maps', 'blocks', 'embed', 'component_inputs', 'count_parameters',
-           'rescale_layernorm', 'Trainable', 'component_parameters', 'set_trainable', 'StreamedBlocks', 'stream_model']
+           'InputConfig', 'input_config', 'image_size', 'backbone_sha256', 'model_identity', 'Attention', 'JointLinear',
+           'BlockMaps', 'ModelMaps', 'is_hooked', 'is_gpt2', 'model_maps', 'blocks', 'embed', 'component_inputs',
+           'count_parameters', 'rescale_layernorm', 'Trainable', 'component_parameters', 'set_trainable',
+           'StreamedBlocks', 'stream_model']
 
 # %% ../nbs/api/02_models.ipynb #c0364632b
 import copy, hashlib, json
@@ -208,14 +209,23 @@ def input_config(
     if (config := model_maps(model).input) is None: raise ValueError(f"`model` must read images; {type(model).__name__} has no input configuration")
     return config
 
-# %% ../nbs/api/02_models.ipynb #c17229180
+# %% ../nbs/api/02_models.ipynb #c17017241
+def image_size(
+    name: str, # see `load_model`
+    img_size: int | None = None, # see `load_model`
+) -> int: # pixels
+    "The height and width of the images that `load_model(name, img_size=img_size)` takes; no weights are loaded."
+    if img_size is not None: return int(check_number("img_size", img_size, minimum=1, integer=True))
+    with torch.device("meta"): return input_config(load_model(name, pretrained=False)).size
+
+# %% ../nbs/api/02_models.ipynb #c19229180
 def backbone_sha256(
     model: nn.Module, # a timm model
 ) -> str: # SHA-256, see `checksum`
     "Checksum of all weights but the head's: the same for every new head on one checkpoint."
     return checksum({name: tensor for name, tensor in model.state_dict().items() if not name.startswith("head.")})
 
-# %% ../nbs/api/02_models.ipynb #c1898c825
+# %% ../nbs/api/02_models.ipynb #c2098c825
 def model_identity(
     name: str, # as given to `load_model`
     model: nn.Module, # what it returned
@@ -225,7 +235,7 @@ def model_identity(
     metadata = read_metadata(Path(name).expanduser())
     return {"model": Path(name).name, "model_sha256": backbone_sha256(model), "architecture": {key: metadata[key] for key in ("architecture", "mean", "std")}}
 
-# %% ../nbs/api/02_models.ipynb #c204ea8be
+# %% ../nbs/api/02_models.ipynb #c224ea8be
 def _replaced(module: nn.Module, **parts) -> nn.Module: # a copy of `module` that shares its weights, with some submodules replaced
     clone = copy.copy(module)
     clone.__dict__["_modules"] = module._modules | parts
@@ -246,7 +256,7 @@ class JointLinear(nn.Module):
         self.gate, self.value = gate, value
     def forward(self, x: Tensor) -> Tensor: return torch.cat([self.gate(x), self.value(x)], -1)
 
-# %% ../nbs/api/02_models.ipynb #c21a33dc9
+# %% ../nbs/api/02_models.ipynb #c23a33dc9
 @dataclass(frozen=True)
 class BlockMaps:
     "The five components of one block, as maps of tokens of shape `(batch, tokens, dim)`; `fc2` takes `(batch, tokens, hidden)`. What lies between them is not a component."
@@ -269,7 +279,7 @@ class BlockMaps:
         seen["fc2"] = hidden, self.fc2(hidden)
         return seen, middle + self.ls2(seen["fc2"][1])
 
-# %% ../nbs/api/02_models.ipynb #c22e737ad
+# %% ../nbs/api/02_models.ipynb #c24e737ad
 @dataclass(frozen=True)
 class ModelMaps:
     "A transformer of pre-norm blocks."
@@ -278,7 +288,7 @@ class ModelMaps:
     blocks: Sequence[BlockMaps]
     input: InputConfig | None = None # of the images; None: the model reads token numbers, or ready tensors
 
-# %% ../nbs/api/02_models.ipynb #c23b80adc
+# %% ../nbs/api/02_models.ipynb #c25b80adc
 SPLIT = (TimmAttention, EvaAttention, AttentionRope) # attention that ends in `proj`, and is the same in every layer
 
 def is_hooked(*modules: nn.Module) -> bool: # may one of them compute something else than its class says?
@@ -304,7 +314,7 @@ def _check_vit(model: nn.Module): # a timm VisionTransformer or Eva whose parts 
             raise ValueError(f"`model` must have pre-norm blocks with an MLP of fc1 and fc2 (timm's Block or EvaBlock); got {type(block).__name__} with "
                              f"{type(getattr(block, 'mlp', None)).__name__}; if it has the five components, pass them by hand as ModelMaps")
 
-# %% ../nbs/api/02_models.ipynb #c24d08dd8
+# %% ../nbs/api/02_models.ipynb #c26d08dd8
 def _embed_images(model: nn.Module, images: Tensor) -> Tensor: # of a timm VisionTransformer or Eva
     patches = model.patch_embed
     expected = (patches.proj.in_channels, *patches.img_size)
@@ -328,7 +338,7 @@ def _vit_block(block: Block) -> BlockMaps:
     fc1, act, fc2 = _mlp(block.mlp)
     return BlockMaps(block.norm1, _attention(block.attn), block.norm2, fc1, fc2, act, block.ls1, block.ls2)
 
-# %% ../nbs/api/02_models.ipynb #c26e71c2b
+# %% ../nbs/api/02_models.ipynb #c28e71c2b
 def _conv1d(conv: nn.Module) -> nn.Linear: # transformers' Conv1D, sharing its weights
     if type(conv).__name__ != "Conv1D" or is_hooked(conv): raise ValueError(f"`model` must have GPT-2's own linear layers, Conv1D without hooks; got {type(conv).__name__}; merge adapters first")
     linear = nn.Linear(*conv.weight.shape, device="meta")
@@ -350,7 +360,7 @@ def _gpt2(model: nn.Module) -> ModelMaps:
     maps = [BlockMaps(block.ln_1, Attention(block.attn, "c_proj", _causal, _conv1d(block.attn.c_proj)), block.ln_2, _conv1d(block.mlp.c_fc), _conv1d(block.mlp.c_proj), block.mlp.act) for block in body.h]
     return ModelMaps(model, tokens, maps)
 
-# %% ../nbs/api/02_models.ipynb #c274b23e8
+# %% ../nbs/api/02_models.ipynb #c294b23e8
 def is_gpt2(model) -> bool: # transformers' GPT2Model or GPT2LMHeadModel?
     return type(model).__module__.startswith("transformers.models.gpt2.")
 
@@ -390,7 +400,7 @@ def component_inputs(
         seen, x = block.run(x)
         yield {component: reads for component, (reads, _) in seen.items()}
 
-# %% ../nbs/api/02_models.ipynb #c32b3d1a1
+# %% ../nbs/api/02_models.ipynb #c34b3d1a1
 def count_parameters(
     model: nn.Module | ModelMaps, # see `model_maps`
 ) -> dict[str, int | None]: # component -> parameters over all blocks; None for a map that isn't a module
@@ -403,7 +413,7 @@ def count_parameters(
             counts[component] = None if counts[component] is None or not isinstance(part, nn.Module) else counts[component] + sum(p.numel() for p in part.parameters())
     return counts
 
-# %% ../nbs/api/02_models.ipynb #c340f5015
+# %% ../nbs/api/02_models.ipynb #c360f5015
 @torch.no_grad()
 def rescale_layernorm(
     model: nn.Module, # a timm VisionTransformer or Eva; changed in place
@@ -426,7 +436,7 @@ def rescale_layernorm(
         for reader in read_by if compensate else (): reader.weight.div_(factor)
     return model
 
-# %% ../nbs/api/02_models.ipynb #c386008a0
+# %% ../nbs/api/02_models.ipynb #c406008a0
 class Trainable(NamedTuple):
     "Numbers of trainable parameters."
     component: int # of the chosen component(s), over all blocks
@@ -435,7 +445,7 @@ class Trainable(NamedTuple):
     @property
     def total(self) -> int: return sum(self)
 
-# %% ../nbs/api/02_models.ipynb #c39741f81
+# %% ../nbs/api/02_models.ipynb #c41741f81
 PARTS = {"ln1": ("norm1.",), "mha": ("attn.",), "ln2": ("norm2.",), "fc1": ("mlp.fc1.", "mlp.fc1_g.", "mlp.fc1_x."), "fc2": ("mlp.fc2.",)} # component -> timm's names in a block
 
 def _owner(name: str) -> str: # what a parameter belongs to: a component, emb, final_norm, head or other (LayerScale, ...)
@@ -445,7 +455,7 @@ def _owner(name: str) -> str: # what a parameter belongs to: a component, emb, f
     inside = name.split(".", 2)[2] if name.startswith("blocks.") else ""
     return next((component for component, parts in PARTS.items() if inside.startswith(parts)), "other")
 
-# %% ../nbs/api/02_models.ipynb #c409c7f66
+# %% ../nbs/api/02_models.ipynb #c429c7f66
 def component_parameters(
     model: VisionTransformer, # a timm VisionTransformer
     component: str, # see `parse_components`
@@ -461,7 +471,7 @@ def component_parameters(
         raise ValueError(f"`component`: {component!r} matches no parameter of this {type(model).__name__}")
     return chosen
 
-# %% ../nbs/api/02_models.ipynb #c41a09061
+# %% ../nbs/api/02_models.ipynb #c43a09061
 def set_trainable(
     model: VisionTransformer, # a timm VisionTransformer; changed in place
     component: str, # see `parse_components`
@@ -476,7 +486,7 @@ def set_trainable(
     for parameter in sum(chosen.values(), []): parameter.requires_grad_(True)
     return Trainable(**{part: sum(p.numel() for p in parameters) for part, parameters in chosen.items()})
 
-# %% ../nbs/api/02_models.ipynb #c48d0db91
+# %% ../nbs/api/02_models.ipynb #c50d0db91
 class StreamedBlocks(Sequence):
     "Blocks that are read from safetensors files when they are asked for, each time anew."
     def __init__(self, block: nn.Module, make: Callable, names: list[dict[str, Path]], files: list[Path]):
@@ -497,7 +507,7 @@ class StreamedBlocks(Sequence):
             with open(file, "rb") as stream: digest.update(hashlib.file_digest(stream, "sha256").digest())
         return digest.hexdigest()
 
-# %% ../nbs/api/02_models.ipynb #c49eb4d79
+# %% ../nbs/api/02_models.ipynb #c51eb4d79
 def _shapes(names: dict[str, Path]) -> dict[str, torch.Size]: # of these tensors, without reading them
     shapes = {}
     for file in sorted(set(names.values())):

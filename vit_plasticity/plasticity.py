@@ -8,7 +8,7 @@ __all__ = ['INPUTS', 'MEASURES', 'PAIRS', 'EQUAL', 'FEW', 'PASS', 'BFLOAT16_TOLE
            'sample_rates', 'measure_plasticity', 'token_statistics', 'scale_rates', 'compare_measures',
            'component_costs', 'recommend', 'run_plasticity', 'run_scale']
 
-# %% ../nbs/api/05_plasticity.ipynb #c03caf290
+# %% ../nbs/api/05_plasticity.ipynb #c0381fda0
 import copy, hashlib, math, os, shutil, time, warnings, zipfile
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -29,9 +29,9 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir
-from .data import Split, _find_photos, list_datasets, load_dataset, load_folder, preprocess
-from .models import (Attention, BlockMaps, JointLinear, ModelMaps, StreamedBlocks, blocks, count_parameters, embed, input_config, load_model, model_identity,
-    is_hooked, model_maps, rescale_layernorm, stream_model)
+from .data import TEXTS, Split, _find_photos, check_dataset, load_dataset, load_folder, load_text, preprocess, token_sequences
+from .models import (Attention, BlockMaps, JointLinear, ModelMaps, StreamedBlocks, blocks, count_parameters, embed, input_config, is_gpt2, load_model, model_identity,
+    _is_gpt2_name, is_hooked, model_maps, rescale_layernorm, stream_model)
 from .results import Run, run_id, stored_run
 
 # %% ../nbs/api/05_plasticity.ipynb #c06c8a6a4
@@ -649,17 +649,17 @@ def recommend(
         f"LN1 and LN2 hold {cheap:.2g} % of the blocks' parameters: they save gradients and optimizer states, not activations. `nbs/finetune.ipynb` finetunes the embedded model on the mini tasks; in a training loop of your own, `models.set_trainable(model, \"fc1\")` leaves FC1, the head and the final norm trainable.", "",
         "Plasticity is not accuracy. How far the paper's relation between them carries to another model or data set is not known, and the intervals cover the draw of images alone."])
 
-# %% ../nbs/api/05_plasticity.ipynb #c8038d8c3
+# %% ../nbs/api/05_plasticity.ipynb #c802332b3
 def _load_images(name: str, size: int, n: int, seed: int, data_dir) -> tuple[Tensor, str]: # at most about n images of a folder, or all test images of a data set, and their checksum
     if str(name).startswith("folder:"):
         images = load_folder(str(name).removeprefix("folder:"), size, n, seed).images
         return images, checksum({"images": images})
-    data = load_dataset(name, data_dir)
+    data = load_dataset(name, data_dir, size)
     return data.test.images, data.sha256
 
 def _check_dataset(name: str, value: str): # before anything is loaded
     if str(value).startswith("folder:"): _find_photos(value.removeprefix("folder:"))
-    else: check_choice(name, value, list_datasets(), allowed=f"folder:<path> or one of {', '.join(list_datasets())}")
+    else: check_dataset(name, value)
 
 def _inside(first: str, second: str) -> bool: # is one folder the other, or in it?
     a, b = (Path(value.removeprefix("folder:")).expanduser().resolve() for value in (first, second))
@@ -680,8 +680,21 @@ def _load_sides(dataset: str, source: str | None, size: int, n_pairs: int, seed:
     name = lambda value: f"folder:{Path(value.removeprefix('folder:')).name}" if str(value).startswith("folder:") else value
     return images, target, {"dataset": name(dataset), "data_sha256": target_sha256, "source": name(source), "source_sha256": source_sha256}
 
-# %% ../nbs/api/05_plasticity.ipynb #c81cc0ba4
+# %% ../nbs/api/05_plasticity.ipynb #c81aa2cd3
+def _load_texts(model: str, network: nn.Module, dataset: str, source: str, data_dir) -> tuple: # as `_load_sides`, of GPT-2: token numbers of the test texts
+    from transformers import AutoTokenizer # loaded here: an optional package
+    try: tokenizer = AutoTokenizer.from_pretrained(model)
+    except Exception as error: raise ValueError(f"`model`: the tokenizer of {model} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}); check the name and the connection") from error
+    length = min(128, network.config.n_positions)
+    x, y = (token_sequences(load_text(name, "test", data_dir), lambda text: tokenizer(text, verbose=False)["input_ids"], length=length) for name in (source, dataset))
+    return x, y, {"dataset": dataset, "data_sha256": checksum({"tokens": y}), "source": source, "source_sha256": checksum({"tokens": x})}
+
+# %% ../nbs/api/05_plasticity.ipynb #c829b2069
 def _pretraining_source(model: str, source: str | None, dataset: str) -> str | None: # the default of `source`
+    if _is_gpt2_name(model):
+        for name, value in (("dataset", dataset), ("source", source := source or "wikitext103")): check_choice(name, value, TEXTS)
+        if source == dataset: raise ValueError(f"`source` must be another text than `dataset`; got {source!r} twice")
+        return source
     source = "mini/fashion" if source is None and (model == "vit_mini" or str(model).endswith(".safetensors")) else source
     for name, value in (("dataset", dataset), ("source", source)):
         if value is not None: _check_dataset(name, value)
@@ -697,14 +710,15 @@ def _load_network(model: str, stream: bool, weights, img_size, options: dict) ->
     network = stream_model(model, weights, img_size)
     return network, {"model": model, "model_sha256": network.blocks.checksum()}
 
-# %% ../nbs/api/05_plasticity.ipynb #c829fce77
+# %% ../nbs/api/05_plasticity.ipynb #c83e6e1c3
 def _load_study(model, dataset, source, n_pairs, seed, data_dir, stream=False, weights=None, img_size=None, **options) -> tuple: # network, source and target images, number of pairs, and what stored runs say of them
     check_seed(seed)
     check_number("n_pairs", n_pairs, minimum=2, integer=True)
     check_flag("stream", stream)
     source = _pretraining_source(model, source, dataset)
     network, parameters = _load_network(model, stream, weights, img_size, options)
-    x, y, data = _load_sides(dataset, source, input_config(network).size, n_pairs, seed, data_dir)
+    if is_gpt2(network): x, y, data = _load_texts(model, network, dataset, source, data_dir)
+    else: x, y, data = _load_sides(dataset, source, input_config(network).size, n_pairs, seed, data_dir)
     found = min(len(x), len(y))
     if source is None: warnings.warn(f"`source` is not given: half of the images of {data['dataset']} stand in for images like those of pretraining; better give some, source='folder:<path>'", stacklevel=3)
     if found < n_pairs and ("folder:" in f"{dataset}{source}" or source is None): warnings.warn(f"`n_pairs`: {found} instead of {n_pairs}, as many as there are images", stacklevel=3)
@@ -713,11 +727,11 @@ def _load_study(model, dataset, source, n_pairs, seed, data_dir, stream=False, w
     chosen = {name: value for name, value in {"img_size": img_size, **options}.items() if value is not None and value is not True} # what differs from the default
     return network, x, y, n_pairs, parameters | data | {"n_pairs": n_pairs, "seed": int(seed)} | chosen
 
-# %% ../nbs/api/05_plasticity.ipynb #c83cb36e5
+# %% ../nbs/api/05_plasticity.ipynb #c849df6d7
 def run_plasticity(
     model: str = "vit_mini", # see `load_model`
-    dataset: str = "mini/digits", # downstream: its test images; or folder:<path>
-    source: str | None = None, # images like those of pretraining: a data set's test images, or folder:<path>; default: see above
+    dataset: str = "mini/digits", # downstream: its test images; or folder:<path>; for GPT-2, ag_news or wikitext103
+    source: str | None = None, # images like those of pretraining: a data set's test images, or folder:<path>; default: see above; for GPT-2, wikitext103
     inputs: str = "embedding", # embedding or in_situ
     n_pairs: int = 512, # see `sample_rates`; of a folder, fewer if it has fewer images
     seed: int = 0, # of the draw of the pairs
@@ -744,13 +758,13 @@ def run_plasticity(
     parts = out_dir/"plasticity"/f".{run_id(parameters)}.parts" # of a call that is interrupted
     def compute():
         rates = sample_rates(network, x, y, n_pairs, seed, inputs, measure, precision=precision, device=str(device), progress=progress, _saved=parts)
-        few = torch.cat([preprocess(side[:8], input_config(network), device) for side in (x, y)])
+        few = torch.cat([_prepare(side[:8], model_maps(network), device) for side in (x, y)])
         return {"rates": rates, "tokens": token_statistics(network, few, inputs), "components": component_costs(count_parameters(network))}
     run = stored_run("plasticity", parameters, compute, out_dir)
     shutil.rmtree(parts, ignore_errors=True)
     return run
 
-# %% ../nbs/api/05_plasticity.ipynb #c8464f215
+# %% ../nbs/api/05_plasticity.ipynb #c8564f215
 def run_scale(
     model: str = "vit_mini", # see `run_plasticity`, as all that follows
     dataset: str = "mini/digits",
