@@ -258,7 +258,7 @@ def _provide(files: list[dict], data_dir: Path, progress: bool): # see that thes
             with _lock(folder):
                 if not folder.is_dir(): _unpack_archive(path, folder, folder.parent)
 
-# %% ../nbs/api/03_data.ipynb #c2913b048
+# %% ../nbs/api/03_data.ipynb #c295f42a9
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif") # in lower or upper case
 
 def _to_rgb(image): # a PIL image of any mode -> RGB on a white ground
@@ -271,7 +271,7 @@ def _to_rgb(image): # a PIL image of any mode -> RGB on a white ground
 def _decode(file, upright: bool, least: int | None = None) -> Tensor: # a path or a binary stream -> uint8 (3, height, width)
     from PIL import Image, ImageOps # loaded here: only photos need it
     if isinstance(file, Path) and not file.is_file(): raise ValueError("it is not a file, or a link that leads to none") # a pipe would block
-    with warnings.catch_warnings(action="ignore"), Image.open(file, formats=("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")) as image:
+    with Image.open(file, formats=("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")) as image:
         if least is not None: image.draft(None, (2 * least, 2 * least)) # a JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that is still at least twice `least`
         if upright: ImageOps.exif_transpose(image, in_place=True)
         return torch.from_numpy(np.array(_to_rgb(image))).permute(2, 0, 1)
@@ -347,7 +347,7 @@ def _bytes_of(folder: Path, name: str, n: int, side: int, mode: str) -> np.ndarr
     if n == 0: return np.zeros((0, side, side, 3), np.uint8)
     return np.memmap(folder/f"{name}.bytes", np.uint8, mode, shape=(n, side, side, 3))
 
-# %% ../nbs/api/03_data.ipynb #c381d230f
+# %% ../nbs/api/03_data.ipynb #c38ebaf8d
 CHUNK = 256 # photos between two notes of how far it is
 
 def _decode_into(folder: Path, photos: _Photos, size: int, whole: int, progress: bool) -> dict: # fill the files of a folder; returns how many rows were written, the aspects, and what was skipped
@@ -356,7 +356,7 @@ def _decode_into(folder: Path, photos: _Photos, size: int, whole: int, progress:
     done = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {"read": 0, "written": 0, "aspects": [], "skipped": {}}
     squares, squeezed = (_bytes_of(folder, name, n, side, "r+" if note.exists() else "w+") for name, n, side in (("squares", len(files), size), ("whole", n_train, whole)))
     _write_text(note, json.dumps(done))
-    with (zipfile.ZipFile(photos.root) if photos.root.is_file() else nullcontext()) as archive, ThreadPoolExecutor(os.cpu_count()) as pool, \
+    with (zipfile.ZipFile(photos.root) if photos.root.is_file() else nullcontext()) as archive, ThreadPoolExecutor(os.cpu_count()) as pool, warnings.catch_warnings(action="ignore"), \
          tqdm(total=len(files), initial=done["read"], desc=f"decode {photos.root.name}", unit="photo", mininterval=1, disable=not progress) as bar:
         read = _reader(photos, size, whole, archive)
         while chunk := files[done["read"]:done["read"] + CHUNK]:
@@ -572,7 +572,7 @@ def _find_photos(folder: str | Path) -> tuple[Path, list[str]]: # the folder, an
                          f"got {str(folder)!r}, which holds {held}: check the path (hidden files and links to folders don't count)")
     return Path(root), photos
 
-# %% ../nbs/api/03_data.ipynb #c50f5356d
+# %% ../nbs/api/03_data.ipynb #c50bd9049
 def _subfolders(folder: Path) -> list[str]: # of a folder, links to folders among them; none may lead back
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     for name in names:
@@ -592,9 +592,9 @@ def _read_folder(root: Path) -> _Found:
     else: found = {"all": _class_folders(root, root)}
     classes = sorted({name for by_class in found.values() for name in by_class})
     if len(classes) < 2:
-        loose = len(_find_photos(root)[1])
-        raise ValueError(f"`dataset`: {str(root)!r} must have at least 2 folders with images, one for each class; got {len(classes)}"
-                         + (f" ({loose} images: put those of each class in a folder of its own, or give a CSV file with columns file and label)" if loose else ""))
+        held = len(_find_photos(root)[1])
+        raise ValueError(f"`dataset`: {str(root)!r} must have at least 2 folders with images, one for each class; got {len(classes)} "
+                         f"(it holds {held} image{'s' if held > 1 else ''}: put those of each class in a folder of its own, or give a CSV file with the columns file and label)")
     flat = {part: [(file, classes.index(name)) for name, files in by_class.items() for file in files] for part, by_class in found.items()}
     return _Found({part: (np.array([file for file, _ in rows], object), np.array([label for _, label in rows], np.int64)) for part, rows in flat.items()}, tuple(classes), root)
 
@@ -849,7 +849,7 @@ class Photos(NamedTuple):
     files: list[str] # the file of each image: its path within the folder
     skipped: dict[str, str] # files that could not be read -> why
 
-# %% ../nbs/api/03_data.ipynb #c862e5fde
+# %% ../nbs/api/03_data.ipynb #c868485f6
 def load_folder(
     folder: str | Path, # with JPEG, PNG, WebP, TIFF, BMP or GIF files, in it or its subfolders
     size: int, # height and width of the result, pixels
@@ -864,7 +864,7 @@ def load_folder(
     root, paths = _find_photos(folder)
     wanted = min(n or len(paths), len(paths))
     images, files, skipped = torch.empty(wanted, 3, size, size, dtype=torch.uint8), [], {}
-    with tqdm(total=wanted, desc="photos", unit="photo", mininterval=1, disable=not progress) as bar:
+    with warnings.catch_warnings(action="ignore"), tqdm(total=wanted, desc="photos", unit="photo", mininterval=1, disable=not progress) as bar:
         for index in np.random.RandomState(seed).permutation(len(paths)):
             if len(files) == wanted: break
             try: image = _central_square(_decode(root/paths[index], True, size), size)

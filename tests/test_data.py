@@ -1,0 +1,606 @@
+"Published data sets in small files of the original formats, one's own folders, downloads, and the store of decoded photos: what is right is loaded, what is wrong is named in one line."
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import warnings
+import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.io import savemat
+
+from vit_plasticity import data
+from vit_plasticity.core import manifest
+from vit_plasticity.data import load_dataset, load_text
+
+RNG = np.random.RandomState(0)
+
+
+def refused(message, call):
+    with pytest.raises(ValueError) as caught: call()
+    assert message in str(caught.value) and "\n" not in str(caught.value), str(caught.value)
+
+
+@pytest.fixture
+def published(monkeypatch):
+    "Change what the manifest says of a set, e.g. its numbers of images, which are too large for a test."
+    entries = manifest("published")
+    monkeypatch.setattr(data, "manifest", lambda kind: entries if kind == "published" else manifest(kind))
+    return entries
+
+
+# CIFAR
+
+class Python2Pickler(pickle._Pickler):
+    "Writes texts and bytes as Python 2 did, as in CIFAR's files."
+    def save_string(self, value):
+        value = value.encode() if isinstance(value, str) else value
+        self.write(pickle.BINSTRING + len(value).to_bytes(4, "little") + value)
+        self.memoize(value)
+    dispatch = {**pickle._Pickler.dispatch, str: save_string, bytes: save_string}
+
+
+def python2_pickle(value):
+    stream = io.BytesIO()
+    Python2Pickler(stream, protocol=2).dump(value)
+    return stream.getvalue().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+
+
+def write_cifar(folder, name="cifar10", n=20):
+    "Returns the images (n, 32, 32, 3) of the training and test files."
+    ten = name == "cifar10"
+    files = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"] if ten else ["train", "test"]
+    root = folder/("cifar-10-batches-py" if ten else "cifar-100-python")
+    root.mkdir(parents=True)
+    images = []
+    for file in files:
+        images.append(RNG.randint(0, 256, (n, 32, 32, 3), np.uint8))
+        labels = [i % (10 if ten else 100) for i in range(n)]
+        rows = images[-1].transpose(0, 3, 1, 2).reshape(n, -1) # red, green and blue plane of each image
+        (root/file).write_bytes(python2_pickle({"data": rows, "labels" if ten else "fine_labels": labels, "filenames": ["a.png"] * n}))
+    names = {"label_names": [f"class {i}" for i in range(10)]} if ten else {"fine_label_names": [f"class {i}" for i in range(100)]}
+    (root/("batches.meta" if ten else "meta")).write_bytes(python2_pickle(names))
+    return np.concatenate(images[:-1]), images[-1]
+
+
+def as_bytes(images): return [image.permute(1, 2, 0).numpy().tobytes() for image in images]
+
+
+def test_cifar10(tmp_path, published):
+    train, test = write_cifar(tmp_path)
+    refused("cifar10 must have 50,000 train images; its files have 100", lambda: load_dataset("cifar10", tmp_path))
+    published["cifar10"]["images"] = {"train": 100, "test": 20}
+    cifar = load_dataset("cifar10", tmp_path)
+    assert cifar.name == "cifar10@42" and cifar.classes[3] == "class 3" and [len(split.labels) for split in (cifar.train, cifar.val, cifar.test)] == [80, 20, 20]
+    assert as_bytes(cifar.test.images) == [image.tobytes() for image in test] and cifar.test.labels.tolist() == [i % 10 for i in range(20)]
+    assert sorted(as_bytes(cifar.train.images) + as_bytes(cifar.val.images)) == sorted(image.tobytes() for image in train) # disjoint, all
+    where = {image.tobytes(): i % 20 % 10 for i, image in enumerate(train)}
+    for split in (cifar.train, cifar.val): assert [where[image] for image in as_bytes(split.images)] == split.labels.tolist()
+    other = load_dataset("cifar10@7", tmp_path)
+    assert load_dataset("cifar10@42", tmp_path).sha256 == cifar.sha256 != other.sha256 and other.name == "cifar10@7"
+
+
+def test_cifar100_and_low_data(tmp_path, published):
+    write_cifar(tmp_path, "cifar100", n=1_200)
+    published["cifar100"]["images"] = {"train": 1_200, "test": 1_200}
+    assert len(load_dataset("cifar100", tmp_path).train.labels) == 960
+    low = load_dataset("cifar100/low", tmp_path)
+    assert [len(split.labels) for split in (low.train, low.val, low.test)] == [800, 200, 1_200] and low.name == "cifar100/low@42" # the paper's sizes
+    assert torch.bincount(torch.cat([low.train.labels, low.val.labels])).tolist() == [10] * 100
+
+
+class Hostile:
+    def __init__(self, path): self.path = path
+    def __reduce__(self): return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize("spoil, message", [
+    (lambda content, path: pickle.dumps({"data": Hostile(path)}, 2), "which no file of CIFAR does"),
+    (lambda content, path: pickle.dumps(Hostile(path), 4), "which no file of CIFAR does"),
+    (lambda content, path: f"cbuiltins\nexec\n(Vopen({str(path)!r}, 'w')\ntR.".encode(), "builtins.exec"),
+    (lambda content, path: content[:len(content) // 2], "can't be read"), (lambda content, path: b"", "can't be read"), (lambda content, path: b"\x00" + content[1:], "can't be read"),
+    (lambda content, path: python2_pickle({"data": np.zeros((20, 3_071), np.uint8), "labels": [0] * 20}), "does not hold images of 3,072 bytes"),
+    (lambda content, path: python2_pickle({"data": np.zeros((20, 3_072), np.uint8), "labels": [0] * 19}), "does not hold images of 3,072 bytes"),
+    (lambda content, path: python2_pickle({"data": np.zeros((20, 3_072), np.uint8), "labels": [10] * 20}), "labels of cifar10 must lie in 0 ... 9; its files have 0 ... 10"),
+    (lambda content, path: python2_pickle([1, 2]), "does not hold images"), (lambda content, path: None, "the file data_batch_2 is missing")])
+def test_spoiled_pickle(tmp_path, published, spoil, message):
+    write_cifar(tmp_path)
+    published["cifar10"]["images"] = {"train": 100, "test": 20}
+    path, marker = tmp_path/"cifar-10-batches-py"/"data_batch_2", tmp_path/"marker"
+    content = spoil(path.read_bytes(), marker)
+    path.unlink()
+    if content is not None: path.write_bytes(content)
+    refused(message, lambda: load_dataset("cifar10", tmp_path))
+    assert not marker.exists()
+
+
+def write_cifar10c(folder, n=50):
+    (folder/"CIFAR-10-C").mkdir()
+    images = RNG.randint(0, 256, (5 * n, 32, 32, 3), np.uint8)
+    np.save(folder/"CIFAR-10-C"/"snow.npy", images)
+    np.save(folder/"CIFAR-10-C"/"labels.npy", np.tile(np.arange(n) % 10, 5).astype(np.uint8))
+    return images
+
+
+def test_cifar10c(tmp_path, published):
+    images = write_cifar10c(tmp_path)
+    published["cifar10c"]["images"] = {"all": 50}
+    for severity in (1, 5):
+        snow = load_dataset(f"cifar10c/snow/{severity}", tmp_path)
+        assert snow.name == f"cifar10c/snow/{severity}@42" and [len(split.labels) for split in (snow.train, snow.val, snow.test)] == [32, 8, 10]
+        label = {image.tobytes(): i % 10 for i, image in enumerate(images[50 * (severity - 1):50 * severity])}
+        for split in (snow.train, snow.val, snow.test): assert [label.pop(image) for image in as_bytes(split.images)] == split.labels.tolist()
+        assert not label # each image of this severity once
+    refused("the file fog.npy is missing", lambda: load_dataset("cifar10c/fog/5", tmp_path))
+    path = tmp_path/"CIFAR-10-C"/"snow.npy"
+    for spoil, message in ((lambda: path.write_bytes(path.read_bytes()[:-100]), "snow.npy"), (lambda: np.save(path, np.array([{}] * 5), allow_pickle=True), "snow.npy"),
+                           (lambda: np.save(path, images.astype(float) / 255), "must hold 5 x n images (32, 32, 3) of uint8"), (lambda: np.save(path, images[:200]), "must hold 5 x n images"), (lambda: np.save(path, images.transpose(0, 3, 1, 2)), "must hold 5 x n images")):
+        spoil()
+        refused(message, lambda: load_dataset("cifar10c/snow/1", tmp_path))
+
+
+# Photos
+
+COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
+
+
+def photo(colour, size=(50, 40), name="JPEG", **options):
+    stream = io.BytesIO()
+    noise = RNG.randint(-20, 20, (size[1], size[0], 3))
+    Image.fromarray((np.array(colour) + noise).clip(0, 255).astype(np.uint8)).save(stream, name, **options)
+    return stream.getvalue()
+
+
+def check_colours(split, colours):
+    "Each image shows the colour of its label: neither labels nor channels are mixed up."
+    means = split.images.float().mean((2, 3))
+    for mean, label in zip(means, split.labels): assert (mean - torch.tensor(colours[label]).float()).abs().max() < 25
+
+
+def write_domainnet(folder, n=6):
+    (folder/"domainnet").mkdir()
+    lists = {"train": [], "test": []}
+    with zipfile.ZipFile(folder/"domainnet"/"clipart.zip", "w") as archive:
+        for label, (name, colour) in enumerate(COLOURS.items()):
+            for i in range(n):
+                path = f"clipart/{name}/clipart_{label:03d}_{i:06d}.jpg"
+                archive.writestr(path, photo(colour, (60 - i, 40 + i)))
+                lists["train" if i < n - 1 else "test"].append(f"{path} {label}\n")
+    for split, lines in lists.items(): (folder/"domainnet"/f"clipart_{split}.txt").write_text("".join(lines))
+    return {split: len(lines) for split, lines in lists.items()}
+
+
+def let_in(entry, folder, **images):
+    "Let the manifest know the test's files."
+    entry["images"] = images
+    for file in entry["files"]:
+        if (folder/file["path"]).exists(): file["bytes"] = (folder/file["path"]).stat().st_size
+
+
+def test_domainnet(tmp_path, published):
+    let_in(published["domainnet/clipart"], tmp_path, **write_domainnet(tmp_path))
+    clipart = load_dataset("domainnet/clipart", tmp_path, size=32)
+    assert clipart.name == "domainnet/clipart@42" and clipart.classes == ("red", "green", "blue") and [len(split.labels) for split in (clipart.train, clipart.val, clipart.test)] == [11, 3, 4]
+    for split in (clipart.train, clipart.val, clipart.test): check_colours(split, [*COLOURS.values()])
+    assert clipart.whole.images.shape == (11, 3, 45, 45) and ((clipart.whole.aspects > 1.1) & (clipart.whole.aspects < 1.6)).all()
+    official = load_dataset("domainnet/clipart/official", tmp_path, size=32)
+    assert [len(split.labels) for split in (official.train, official.val, official.test)] == [12, 3, 3] and official.test.labels.tolist() == [0, 1, 2]
+    with zipfile.ZipFile(tmp_path/"domainnet"/"clipart.zip") as archive: archive.extractall(tmp_path/"domainnet") # unpacked by hand: the archive is not needed any more
+    (tmp_path/"domainnet"/"clipart.zip").unlink()
+    assert load_dataset("domainnet/clipart", tmp_path, size=32).sha256 == clipart.sha256
+
+
+def test_spoiled_domainnet(tmp_path, published):
+    counts = write_domainnet(tmp_path)
+    path, entry = tmp_path/"domainnet"/"clipart.zip", published["domainnet/clipart"]
+    content = path.read_bytes()
+    def load(): return load_dataset("domainnet/clipart", tmp_path, size=32)
+    refused("clipart.zip has", load) # not the size that is known
+    path.write_bytes(content[:-200])
+    let_in(entry, tmp_path, **counts)
+    refused("clipart.zip in", load) # half of it
+    broken = bytearray(content)
+    broken[len(content) // 2] ^= 255
+    path.write_bytes(broken)
+    let_in(entry, tmp_path, **counts)
+    refused("can't be read (Bad CRC-32", load)
+    path.write_bytes(content)
+    names = tmp_path/"domainnet"/"clipart_test.txt"
+    for text, message in (("clipart/red/none.jpg 0\n", "it is not in the archive"), ("../../secret.jpg 0\n", "outside its folder"), ("clipart/red/none.jpg\n", "must have lines of a path and a whole number")):
+        names.write_text(text)
+        let_in(entry, tmp_path, **counts | {"test": 1})
+        refused(message, load)
+
+
+def test_flowers102(tmp_path, published, monkeypatch):
+    from torchvision.datasets import Flowers102
+    root = tmp_path/"flowers-102"
+    (root/"jpg").mkdir(parents=True)
+    colours = [*COLOURS.values()]
+    for i in range(1, 13): (root/"jpg"/f"image_{i:05d}.jpg").write_bytes(photo(colours[i % 3], (70, 50)))
+    savemat(root/"imagelabels.mat", {"labels": np.array([[i % 3 + 1 for i in range(1, 13)]], np.uint8)})
+    savemat(root/"setid.mat", {"trnid": np.array([[1, 2, 3]]), "valid": np.array([[4, 5, 6]]), "tstid": np.array([[12, 11, 10, 9, 8, 7]])})
+    monkeypatch.setattr(Flowers102, "_file_dict", {key: (name, hashlib.md5((root/name).read_bytes()).hexdigest() if (root/name).exists() else "") for key, (name, _) in Flowers102._file_dict.items()})
+    let_in(published["flowers102"], tmp_path, train=3, val=3, test=6)
+    flowers = load_dataset("flowers102", tmp_path, size=32)
+    assert flowers.name == "flowers102" and [len(split.labels) for split in (flowers.train, flowers.val, flowers.test)] == [3, 3, 6] and flowers.test.labels.tolist() == [0, 2, 1, 0, 2, 1]
+    for split in (flowers.train, flowers.val, flowers.test): check_colours(split, colours)
+    (root/"jpg"/"image_00001.jpg").write_bytes(photo(colours[1])[:-300])
+    refused("the file jpg/image_00001.jpg of flowers-102 can't be read", lambda: load_dataset("flowers102", tmp_path, size=32))
+    savemat(root/"setid.mat", {"trnid": np.array([[1, 2, 4]]), "valid": np.array([[4, 5, 6]]), "tstid": np.array([[7]])})
+    let_in(published["flowers102"], tmp_path, train=3, val=3, test=6)
+    refused("torchvision can't read it", lambda: load_dataset("flowers102", tmp_path, size=32)) # its checksum is another
+
+
+def test_pets(tmp_path, published):
+    root = tmp_path/"oxford-iiit-pet"
+    for folder in ("images", "annotations"): (root/folder).mkdir(parents=True)
+    lines = []
+    for i in range(30):
+        name, colour = [("Russian_Blue", COLOURS["blue"]), ("red_setter", COLOURS["red"])][i % 2]
+        (root/"images"/f"{name}_{i}.jpg").write_bytes(photo(colour, (40, 60)))
+        lines.append(f"{name}_{i} {i % 2 + 1} 1 {i % 2 + 1}\n")
+    (root/"annotations"/"trainval.txt").write_text("".join(lines[:20]))
+    (root/"annotations"/"test.txt").write_text("".join(lines[20:]))
+    let_in(published["pets"], tmp_path, train=20, test=10)
+    pets = load_dataset("pets", tmp_path, size=32)
+    assert [len(split.labels) for split in (pets.train, pets.val, pets.test)] == [16, 4, 10] and pets.classes == ("Russian Blue", "Red Setter")
+    for split in (pets.train, pets.val, pets.test): check_colours(split, [COLOURS["blue"], COLOURS["red"]])
+    (root/"annotations"/"test.txt").write_text("half a li")
+    refused("torchvision can't read it", lambda: load_dataset("pets", tmp_path, size=32))
+
+
+def test_imagenet(tmp_path, published):
+    refused("put its 1,000 folders of validation images into", lambda: load_dataset("imagenet", tmp_path))
+    for name, colour in (("n01440764", COLOURS["green"]), ("n01443537", COLOURS["red"])):
+        (tmp_path/"imagenet"/"val"/name).mkdir(parents=True)
+        for i in range(3): (tmp_path/"imagenet"/"val"/name/f"ILSVRC2012_val_0000000{i}.JPEG").write_bytes(photo(colour))
+    refused("imagenet must have 50,000 test images; its files have 6", lambda: load_dataset("imagenet", tmp_path))
+    published["imagenet"]["images"] = {"test": 6}
+    imagenet = load_dataset("imagenet", tmp_path, size=32)
+    assert [len(split.labels) for split in (imagenet.train, imagenet.val, imagenet.test)] == [0, 0, 6] and imagenet.test.labels.tolist() == [0, 0, 0, 1, 1, 1] and imagenet.whole is None
+    check_colours(imagenet.test, [COLOURS["green"], COLOURS["red"]])
+
+
+def test_vtab1k(tmp_path):
+    refused("put VTAB-1k's folder of dtd", lambda: load_dataset("vtab1k/dtd", tmp_path))
+    root = tmp_path/"vtab-1k"/"dtd"
+    (root/"images").mkdir(parents=True)
+    for i in range(1_010): Image.new("RGB", (9, 9), (i % 256, i // 256, 7)).save(root/"images"/f"{i}.png")
+    lines = [f"images/{i}.png {i % 47}\n" for i in range(1_010)]
+    for name, part in (("train800", lines[:800]), ("val200", lines[800:1_000]), ("train800val200", lines[:1_000]), ("test", lines[1_000:])): (root/f"{name}.txt").write_text("".join(part))
+    tuning, final = (load_dataset(name, tmp_path, size=9) for name in ("vtab1k/dtd", "vtab1k/dtd/final"))
+    assert [len(split.labels) for dataset in (tuning, final) for split in (dataset.train, dataset.val, dataset.test)] == [800, 200, 10, 1_000, 0, 10]
+    assert [image[:2, 0, 0].tolist() for image in final.train.images] == [[i % 256, i // 256] for i in range(1_000)] and tuning.val.labels.tolist() == [i % 47 for i in range(800, 1_000)]
+    (root/"train800.txt").write_text("".join(lines[:799]))
+    refused("train800.txt of dtd must name 800 images; got 799", lambda: load_dataset("vtab1k/dtd", tmp_path, size=9))
+
+
+# One's own
+
+def write_classes(root, colours=COLOURS, n=10, name="{i}.jpg"):
+    for label, colour in colours.items():
+        (root/label).mkdir(parents=True)
+        for i in range(n): (root/label/name.format(i=i)).write_bytes(photo(colour, (50, 40)))
+
+
+def load_own(path, tmp_path, size=32):
+    "The data set and its warnings."
+    with warnings.catch_warnings(record=True, action="always") as caught: return load_dataset(f"folder:{path}", tmp_path/"data", size), [str(w.message) for w in caught]
+
+
+def sizes(dataset): return [len(split.labels) for split in (dataset.train, dataset.val, dataset.test)]
+
+
+def test_own_classes(tmp_path):
+    root = tmp_path/"my photos"
+    write_classes(root, {"été rouge": COLOURS["red"], "猫": COLOURS["green"], "b lue": COLOURS["blue"]}, name="a photo {i} é.jpg")
+    own, messages = load_own(root, tmp_path)
+    assert own.name == "folder:my photos@42" and own.classes == ("b lue", "été rouge", "猫") and sizes(own) == [18, 6, 6] and messages == []
+    for split in (own.train, own.val, own.test):
+        check_colours(split, [COLOURS["blue"], COLOURS["red"], COLOURS["green"]])
+        assert len(set(torch.bincount(split.labels).tolist())) == 1 # the same of each class
+    assert load_own(root, tmp_path)[0].sha256 == own.sha256 and len(list((tmp_path/"data"/"cache").glob("[!.]*"))) == 1
+    time.sleep(0.01)
+    (root/"猫"/"a photo 0 é.jpg").write_bytes(photo(COLOURS["red"])) # changed: decoded anew
+    assert load_own(root, tmp_path)[0].sha256 != own.sha256
+
+
+def test_own_splits(tmp_path):
+    root = tmp_path/"photos"
+    for split, n in (("train", 10), ("val", 2), ("test", 3)): write_classes(root/split, n=n)
+    own, _ = load_own(root, tmp_path)
+    assert own.name == "folder:photos" and sizes(own) == [30, 6, 9]
+    shutil.rmtree(root/"val"/"red") # a class that is missing in validation
+    assert sizes(load_own(root, tmp_path)[0]) == [30, 4, 9]
+    shutil.rmtree(root/"val")
+    own, _ = load_own(root, tmp_path)
+    assert own.name == "folder:photos@42" and sizes(own) == [24, 6, 9]
+    shutil.rmtree(root/"train"/"red")
+    refused("has no training images of 'red'", lambda: load_own(root, tmp_path))
+    shutil.rmtree(root/"test")
+    refused("has train but no test folder", lambda: load_own(root, tmp_path))
+
+
+def test_own_extremes(tmp_path):
+    for n in (1, 2):
+        write_classes(tmp_path/f"few{n}", n=n)
+        refused("has no test images", lambda: load_own(tmp_path/f"few{n}", tmp_path)) # too few to divide
+    write_classes(tmp_path/"three", n=3)
+    assert sizes(load_own(tmp_path/"three", tmp_path)[0]) == [6, 0, 3]
+    for split in ("train", "test"): write_classes(tmp_path/"one"/split, n=1) # an image a class, divided by the reader
+    assert sizes(load_own(tmp_path/"one", tmp_path)[0]) == [3, 0, 3]
+    write_classes(tmp_path/"single", {"only": (1, 2, 3)})
+    refused("must have at least 2 folders with images, one for each class; got 1", lambda: load_own(tmp_path/"single", tmp_path))
+    (tmp_path/"loose").mkdir()
+    (tmp_path/"loose"/"a.png").write_bytes(photo((1, 2, 3), name="PNG"))
+    refused("got 0 (it holds 1 image: put those of each class in a folder of its own", lambda: load_own(tmp_path/"loose", tmp_path))
+    (tmp_path/"empty"/"class").mkdir(parents=True)
+    refused("which holds no files", lambda: load_own(tmp_path/"empty", tmp_path))
+    refused("which does not exist", lambda: load_own(tmp_path/"none", tmp_path))
+
+
+def test_own_formats_and_links(tmp_path):
+    root = tmp_path/"photos"
+    write_classes(root, {"green": COLOURS["green"], "blue": COLOURS["blue"]})
+    (root/"red").symlink_to(tmp_path/"elsewhere") # a class that is a link
+    write_classes(tmp_path, {"elsewhere": COLOURS["red"]}, n=5)
+    (root/"red"/"link.jpg").symlink_to(root/"red"/"0.jpg")
+    Image.new("CMYK", (30, 20), (0, 255, 255, 0)).save(root/"red"/"cmyk.jpg")
+    Image.new("RGB", (1, 1), COLOURS["red"]).save(root/"red"/"dot.png")
+    Image.new("P", (30, 20)).save(root/"red"/"broken.gif")
+    (root/"red"/"broken.gif").write_bytes(b"GIF89a")
+    (root/"red"/"notes.txt").write_text("no image")
+    own, messages = load_own(root, tmp_path)
+    assert own.classes == ("blue", "green", "red") and sum(sizes(own)) == 28
+    assert len(messages) == 1 and "1 of 29 images" in messages[0] and "red/broken.gif" in messages[0]
+    for split in (own.train, own.val, own.test): check_colours(split, [COLOURS["blue"], COLOURS["green"], COLOURS["red"]])
+    Image.fromarray(np.full((9, 9), 40_000, np.uint16)).save(root/"red"/"deep.png")
+    own, _ = load_own(root, tmp_path)
+    assert sum(round(40_000 / 257) in image[:, 0, 0].tolist() for split in (own.train, own.val, own.test) for image in split.images) == 1
+    (root/"loop").symlink_to(tmp_path)
+    refused("is a link that leads back", lambda: load_own(root, tmp_path))
+
+
+def test_own_csv(tmp_path):
+    write_classes(tmp_path/"images", n=10)
+    files = [(path.relative_to(tmp_path).as_posix(), path.parent.name) for path in sorted((tmp_path/"images").rglob("*.jpg"))]
+    table = tmp_path/"photos.csv"
+    def write(rows, header="file,label"): table.write_text("\n".join([header, *(",".join(row) for row in rows)]))
+    write(files)
+    own, _ = load_own(table, tmp_path)
+    assert own.name == "folder:photos.csv@42" and sizes(own) == [18, 6, 6] and own.classes == ("blue", "green", "red")
+    check_colours(own.test, [COLOURS["blue"], COLOURS["green"], COLOURS["red"]])
+    write([(*row, ("train", "val", "test")[i % 3]) for i, row in enumerate(files)], "file,label,split")
+    assert sizes(load_own(table, tmp_path)[0]) == [10, 10, 10]
+    for rows, header, message in ((files, "path,label", "must have the columns file, label and perhaps split; file missing"), ([*files, ("", "red")], "file,label", "line 32 of photos.csv has no file"),
+                                  ([*files, files[0]], "file,label", "more than once"), ([(*row, "dev") for row in files], "file,label,split", "must be train, val or test; got 'dev'"),
+                                  ([(*row, "train") for row in files], "file,label,split", "has no rows of the split test"), ([(file, "same") for file, _ in files], "file,label", "at least 2 labels; got 1")):
+        write(rows, header)
+        refused(message, lambda: load_own(table, tmp_path))
+    write([*files, ("images/none.jpg", "red")])
+    assert "images/none.jpg" in load_own(table, tmp_path)[1][0]
+    table.write_bytes(b"\x00\xff" * 50)
+    refused("photos.csv", lambda: load_own(table, tmp_path))
+
+
+# Downloads
+
+@pytest.fixture
+def server(tmp_path):
+    "A folder that is served; `asked` lists the requests."
+    (tmp_path/"www").mkdir()
+    asked = []
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_): asked.append(self.path)
+    serving = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=tmp_path/"www"))
+    threading.Thread(target=serving.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{serving.server_port}", tmp_path/"www", asked
+    serving.shutdown()
+    serving.server_close()
+
+
+def offer(entry, address, www, make):
+    "Put an archive of a set on the server, as the manifest says it."
+    (file,) = entry["files"]
+    with tarfile.open(www/file["path"], "w:gz") as archive: make(archive)
+    content = (www/file["path"]).read_bytes()
+    file |= {"url": f"{address}/{file['path']}", "bytes": len(content), "digest": f"md5:{hashlib.md5(content).hexdigest()}"}
+
+
+def test_download_and_unpack(tmp_path, published, server):
+    address, www, asked = server
+    write_cifar(tmp_path/"made")
+    published["cifar10"]["images"] = {"train": 100, "test": 20}
+    offer(published["cifar10"], address, www, lambda archive: archive.add(tmp_path/"made"/"cifar-10-batches-py", "cifar-10-batches-py"))
+    cifar = load_dataset("cifar10", tmp_path/"data", progress=False)
+    assert len(asked) == 1 and (tmp_path/"data"/"cifar-10-batches-py").is_dir()
+    assert load_dataset("cifar10", tmp_path/"data").sha256 == load_dataset("cifar10", tmp_path/"made").sha256 == cifar.sha256 and len(asked) == 1 # what is there is used, the network is not asked
+    shutil.rmtree(tmp_path/"data"/"cifar-10-batches-py")
+    assert load_dataset("cifar10", tmp_path/"data").sha256 == cifar.sha256 and len(asked) == 1 # unpacked again
+    shutil.rmtree(tmp_path/"data"/"cifar-10-batches-py")
+    archive = tmp_path/"data"/"cifar-10-python.tar.gz"
+    content = bytearray(archive.read_bytes())
+    archive.write_bytes(content[:-1])
+    refused("it is half downloaded or another version", lambda: load_dataset("cifar10", tmp_path/"data"))
+    content[len(content) // 2] ^= 1
+    archive.write_bytes(content)
+    refused("cifar-10-python.tar.gz is damaged (md5", lambda: load_dataset("cifar10", tmp_path/"data"))
+
+
+def member(name, kind=None, target=None):
+    entry = tarfile.TarInfo(name)
+    if kind is not None: entry.type, entry.linkname = kind, target
+    return entry
+
+
+@pytest.mark.parametrize("entry", [member("../evil"), member("/tmp/vit_plasticity_evil"), member("cifar-10-batches-py/../../evil"), member("cifar-10-batches-py/link", tarfile.SYMTYPE, "../../../evil"),
+                                   member("cifar-10-batches-py/hard", tarfile.LNKTYPE, "../../../evil"), member("cifar-10-batches-py/device", tarfile.CHRTYPE, "")], ids=lambda entry: entry.name)
+def test_hostile_archive(tmp_path, published, server, entry):
+    address, www, _ = server
+    (tmp_path/"evil").write_text("outside")
+    def make(archive):
+        write_cifar(tmp_path/"made")
+        archive.add(tmp_path/"made"/"cifar-10-batches-py", "cifar-10-batches-py")
+        archive.addfile(entry)
+    offer(published["cifar10"], address, www, make)
+    refused("the archive cifar-10-python.tar.gz can't be unpacked", lambda: load_dataset("cifar10", tmp_path/"data", progress=False))
+    assert sorted(path.name for path in (tmp_path/"data").glob("[!.]*")) == ["cifar-10-python.tar.gz"] and (tmp_path/"evil").read_text() == "outside"
+
+
+def test_disk_and_permissions(tmp_path, published, server, monkeypatch):
+    address, www, _ = server
+    write_cifar(tmp_path/"made")
+    offer(published["cifar10"], address, www, lambda archive: archive.add(tmp_path/"made"/"cifar-10-batches-py", "cifar-10-batches-py"))
+    (tmp_path/"file").touch()
+    refused("`data_dir` must be a folder that can be written", lambda: load_dataset("cifar10", tmp_path/"file"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10**6, 10**6 - 100, 100))
+    refused("`data_dir`: cifar-10-python.tar.gz needs", lambda: load_dataset("cifar10", tmp_path/"data"))
+    write_classes(tmp_path/"photos")
+    refused("`data_dir`: decoding 30 photos of photos needs 0.00 GB", lambda: load_own(tmp_path/"photos", tmp_path))
+
+
+# The store of decoded photos
+
+SLOW = """
+import sys, time
+from vit_plasticity import data
+decode = data._decode
+def slowly(*arguments):
+    time.sleep(0.004)
+    return decode(*arguments)
+data._decode, data.CHUNK = slowly, 32
+print(data.load_dataset(f"folder:{sys.argv[1]}", sys.argv[2], 32).sha256)
+"""
+
+
+def test_two_processes_one_killed(tmp_path):
+    "The one that waits takes over what the killed one had done, and is right."
+    write_classes(tmp_path/"photos", n=120)
+    start = lambda: subprocess.Popen([sys.executable, "-c", SLOW, tmp_path/"photos", tmp_path/"data"], stdout=subprocess.PIPE, text=True)
+    def read(): # how many the building process has noted
+        try: return json.loads(next((tmp_path/"data"/"cache").glob(".*.building/progress.json")).read_text())["read"]
+        except (StopIteration, OSError, ValueError): return 0
+    first = start()
+    while read() < 64: time.sleep(0.005)
+    second = start()
+    time.sleep(0.2)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    done = read()
+    found = second.communicate(timeout=120)[0].split()[-1]
+    assert second.returncode == 0 and 64 <= done < 360
+    whole = load_dataset(f"folder:{tmp_path/'photos'}", tmp_path/"other", 32)
+    assert found == whole.sha256 == load_dataset(f"folder:{tmp_path/'photos'}", tmp_path/"data", 32).sha256
+    for split in (whole.train, whole.val, whole.test): check_colours(split, [COLOURS["blue"], COLOURS["green"], COLOURS["red"]])
+
+
+def test_both_processes_finish(tmp_path):
+    write_classes(tmp_path/"photos", n=40)
+    both = [subprocess.Popen([sys.executable, "-c", SLOW, tmp_path/"photos", tmp_path/"data"], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert len({process.communicate(timeout=120)[0].split()[-1] for process in both}) == 1 and [process.returncode for process in both] == [0, 0]
+
+
+def test_interrupted_is_resumed(tmp_path, monkeypatch):
+    write_classes(tmp_path/"photos", n=30)
+    (tmp_path/"photos"/"red"/"broken.jpg").write_bytes(b"\xff\xd8\xff")
+    monkeypatch.setattr(data, "CHUNK", 16)
+    decoded, decode = [], data._decode
+    def counting(file, *options):
+        decoded.append(file)
+        if len(decoded) == 60: raise KeyboardInterrupt
+        return decode(file, *options)
+    monkeypatch.setattr(data, "_decode", counting)
+    with pytest.raises(KeyboardInterrupt): load_own(tmp_path/"photos", tmp_path)
+    own, messages = load_own(tmp_path/"photos", tmp_path)
+    assert len(decoded) < 60 + 91 - 30 and len(messages) == 1 and sum(sizes(own)) == 90 # the first two chunks at least were not read again
+    monkeypatch.setattr(data, "_decode", decode)
+    assert load_dataset(f"folder:{tmp_path/'photos'}", tmp_path/"fresh", 32).sha256 == own.sha256
+
+
+def test_damaged_store(tmp_path):
+    write_classes(tmp_path/"photos")
+    load_own(tmp_path/"photos", tmp_path)
+    (store,) = (tmp_path/"data"/"cache").glob("[!.]*")
+    for spoil in (lambda path: path.write_bytes(path.read_bytes()[:-1]), lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x00" * 2), lambda path: path.unlink(), lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])):
+        for name in ("squares.bytes", "whole.bytes", "info.json"):
+            content = (store/name).read_bytes()
+            spoil(store/name)
+            refused(f"delete the folder {str(store)!r}", lambda: load_own(tmp_path/"photos", tmp_path))
+            (store/name).write_bytes(content)
+    load_own(tmp_path/"photos", tmp_path)
+
+
+# Text
+
+def test_text(tmp_path, published):
+    (tmp_path/"ag_news").mkdir()
+    (tmp_path/"ag_news"/"train.csv").touch()
+    (tmp_path/"ag_news"/"test.csv").write_text('"3","A ""title""","One, two\\nthree."\n"1","Other","été"\n', encoding="utf-8")
+    entry = published["ag_news"]
+    let_in(entry, tmp_path)
+    refused("the file test.csv in", lambda: load_text("ag_news", data_dir=tmp_path)) # 7,600 lines
+    entry["texts"] = {"test": 2}
+    assert load_text("ag_news", data_dir=tmp_path) == ['A "title" One, two\\nthree.', "Other été"]
+    (tmp_path/"wikitext-103-raw").mkdir()
+    (tmp_path/"wikitext-103-raw"/"wiki.valid.raw").write_text(" \n = Title = \n Text @-@ more . \n", encoding="utf-8")
+    published["wikitext103"]["texts"] = {"val": 3}
+    assert load_text("wikitext103", "val", tmp_path) == ["= Title =", "Text @-@ more ."]
+    (tmp_path/"wikitext-103-raw"/"wiki.valid.raw").write_bytes(b"\xff\xfe\x00")
+    refused("can't be read", lambda: load_text("wikitext103", "val", tmp_path))
+
+
+# In runs
+
+def test_runs_on_photos(tmp_path):
+    "Photos are decoded at the model's size, the row names split seed and normalisation, and a set without validation images keeps the last step."
+    from vit_plasticity.finetune import run_finetuning, run_linear_probe
+    from vit_plasticity.plasticity import run_plasticity
+    write_classes(tmp_path/"photos", n=12)
+    folders = dict(dataset=f"folder:{tmp_path/'photos'}", data_dir=tmp_path/"data", out_dir=tmp_path)
+    run = run_finetuning("fc1", steps=3, batch_size=8, normalization="half", progress=False, **folders)
+    assert run.info["parameters"]["dataset"] == "folder:photos@42" and run.info["parameters"]["normalization"] == "half" and len(run.table("predictions")) == 6
+    assert len(run_linear_probe(**folders).table("predictions")) == 6
+    assert run_plasticity(n_pairs=8, **folders).table("rates").pair.nunique() == 8
+    assert load_dataset(folders["dataset"], folders["data_dir"], 28).whole.images.shape == (24, 3, 40, 40)
+    for split in ("train", "test"): write_classes(tmp_path/"no validation"/split, n=2)
+    run = run_finetuning("fc1", steps=2, batch_size=4, progress=False, **folders | {"dataset": f"folder:{tmp_path/'no validation'}"})
+    assert run.table("summary").best_step[0] == 2 and run.table("evaluations").val_accuracy.isna().all()
+
+
+def test_gpt2_on_text(tmp_path, published):
+    "A small GPT-2 and its tokenizer in a folder, measured on texts in the published formats."
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import GPT2Config, GPT2Model
+    from vit_plasticity.plasticity import run_plasticity
+    articles = [f'"{i % 4 + 1}","Title {i}","{" ".join(RNG.choice(["red", "green", "blue", "sky", "sea"], 30))}"' for i in range(40)]
+    paragraphs = [" ".join(RNG.choice(["the", "old", "house", "was", "built"], 30)) for _ in range(40)]
+    for folder, files in (("ag_news", {"train.csv": "", "test.csv": "\n".join(articles)}), ("wikitext-103-raw", {"wiki.test.raw": "\n".join(paragraphs)})):
+        (tmp_path/"data"/folder).mkdir(parents=True)
+        for name, text in files.items(): (tmp_path/"data"/folder/name).write_text(text)
+    let_in(published["ag_news"], tmp_path/"data")
+    published["ag_news"]["texts"], published["wikitext103"]["texts"] = {"test": 40}, {"test": 40}
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(articles + paragraphs, vocab_size=300, show_progress=False)
+    model = tmp_path/"tiny"
+    model.mkdir()
+    tokenizer.save_model(str(model))
+    GPT2Model(GPT2Config(vocab_size=300, n_positions=64, n_embd=16, n_layer=2, n_head=2)).save_pretrained(model)
+    (model/"tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    run = run_plasticity(str(model), "ag_news", n_pairs=8, data_dir=tmp_path/"data", out_dir=tmp_path, progress=False)
+    assert run.info["parameters"]["source"] == "wikitext103" and (run.table("rates").rate > 0).all() and run.table("rates").pair.nunique() == 8
+    refused("must be one of ag_news, wikitext103; got 'mini/digits'", lambda: run_plasticity(str(model), data_dir=tmp_path/"data", out_dir=tmp_path))
+    refused("`n_pairs` must be a", lambda: run_plasticity(str(model), "ag_news", n_pairs=10**6, data_dir=tmp_path/"data", out_dir=tmp_path))
