@@ -519,10 +519,10 @@ def test_interrupted_is_resumed(tmp_path, monkeypatch):
     (tmp_path/"photos"/"red"/"broken.jpg").write_bytes(b"\xff\xd8\xff")
     monkeypatch.setattr(data, "CHUNK", 16)
     decoded, decode = [], data._decode
-    def counting(file, *options):
-        decoded.append(file)
+    def counting(content, *options):
+        decoded.append(content)
         if len(decoded) == 60: raise KeyboardInterrupt
-        return decode(file, *options)
+        return decode(content, *options)
     monkeypatch.setattr(data, "_decode", counting)
     with pytest.raises(KeyboardInterrupt): load_own(tmp_path/"photos", tmp_path)
     own, messages = load_own(tmp_path/"photos", tmp_path)

@@ -9,11 +9,12 @@ __all__ = ['SPLITS', 'FASHION_SHA256', 'PHOTO_SUFFIXES', 'CHUNK', 'CORRUPTIONS',
            'preprocess', 'shuffled_batches', 'training_batches', 'Photos', 'load_folder', 'load_text',
            'token_sequences', 'describe_datasets']
 
-# %% ../nbs/api/03_data.ipynb #c034148ae
+# %% ../nbs/api/03_data.ipynb #c0335323a
 import csv, gzip, hashlib, io, json, os, pickle, shutil, tarfile, time, urllib.error, urllib.request, warnings, zipfile, zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Callable, Iterator, NamedTuple
 
@@ -61,22 +62,19 @@ class Dataset:
         if self.whole is not None and not len(self.whole.images) == len(self.whole.aspects) == len(self.train.labels):
             raise ValueError(f"`whole` of {self.name} must hold the {len(self.train.labels)} training images; got {len(self.whole.images)} and {len(self.whole.aspects)} aspects")
 
-# %% ../nbs/api/03_data.ipynb #c070e5aa4
+# %% ../nbs/api/03_data.ipynb #c0761e94d
 def make_dataset(
     name: str, # what to call it
-    arrays: dict, # `{train,val,test}_images` uint8 (n, height, width[, 3]) and `{train,val,test}_labels`, integers; of photos also `whole_images` (n, side, side, 3) and `whole_aspects` (n,)
+    arrays: dict, # `{train,val,test}_images` uint8 (n, height, width[, 3]) and `{train,val,test}_labels`, integers
     classes: tuple[str, ...], # class names
-    sha256: str | None = None, # what the checksum must be, if that is known
 ) -> Dataset:
     "A `Dataset` of arrays; grey images become three equal channels (without a copy)."
     def images(array):
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         return tensor[:, None].expand(-1, 3, -1, -1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)
     def labels(array): return torch.from_numpy(array.astype(np.int64) if np.issubdtype(array.dtype, np.integer) else array)
-    if sha256 is not None and (found := checksum(arrays)) != sha256: raise ValueError(f"`dataset`: what is stored of {name} is damaged (SHA-256 {found}, not {sha256})")
     splits = [Split(images(arrays[f"{split}_images"]), labels(np.asarray(arrays[f"{split}_labels"]))) for split in SPLITS]
-    whole = Whole(images(arrays["whole_images"]), torch.from_numpy(np.asarray(arrays["whole_aspects"]))) if "whole_images" in arrays else None
-    return Dataset(name, tuple(classes), *splits, sha256 or checksum(arrays), whole)
+    return Dataset(name, tuple(classes), *splits, checksum(arrays))
 
 # %% ../nbs/api/03_data.ipynb #c101bdf8e
 def split_arrays(
@@ -258,7 +256,7 @@ def _provide(files: list[dict], data_dir: Path, progress: bool): # see that thes
             with _lock(folder):
                 if not folder.is_dir(): _unpack_archive(path, folder, folder.parent)
 
-# %% ../nbs/api/03_data.ipynb #c295f42a9
+# %% ../nbs/api/03_data.ipynb #c29a64f62
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif") # in lower or upper case
 
 def _to_rgb(image): # a PIL image of any mode -> RGB on a white ground
@@ -268,17 +266,27 @@ def _to_rgb(image): # a PIL image of any mode -> RGB on a white ground
     if not image.has_transparency_data: return image.convert("RGB")
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA")).convert("RGB")
 
-def _decode(file, upright: bool, least: int | None = None) -> Tensor: # a path or a binary stream -> uint8 (3, height, width)
-    from PIL import Image, ImageOps # loaded here: only photos need it
-    if isinstance(file, Path) and not file.is_file(): raise ValueError("it is not a file, or a link that leads to none") # a pipe would block
-    with Image.open(file, formats=("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")) as image:
-        if least is not None: image.draft(None, (2 * least, 2 * least)) # a JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that is still at least twice `least`
+def _decode(content: bytes, upright: bool, least: int | None = None) -> Tensor: # of a file -> uint8 (3, height, width), channels last in memory
+    from PIL import Image, ImageOps # loaded here: only photos need them
+    from simplejpeg import decode_jpeg
+    with Image.open(io.BytesIO(content), formats=("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")) as image: # reads the header alone, and refuses a decompression bomb
+        plain = image.format == "JPEG" and image.mode in ("RGB", "L") and not (upright and image.getexif().get(0x0112, 1) != 1)
+        if least is not None and image.draft(None, (2 * least, 2 * least)) is not None: plain = plain and image.decoderconfig[0] == 1 # a JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that is still at least twice `least`
+        if plain:
+            try: return torch.from_numpy(decode_jpeg(content)).permute(2, 0, 1) # the bits of Pillow's decoder, sooner
+            except ValueError: pass # Pillow reads some files with small faults, and says why it can't read others
         if upright: ImageOps.exif_transpose(image, in_place=True)
         return torch.from_numpy(np.array(_to_rgb(image))).permute(2, 0, 1)
 
-# %% ../nbs/api/03_data.ipynb #c3041b58c
+def _read_bytes(path: Path) -> bytes:
+    if not path.is_file(): raise ValueError("it is not a file, or a link that leads to none") # a pipe would block
+    return path.read_bytes()
+
+# %% ../nbs/api/03_data.ipynb #c30400be5
 def _resize_bytes(image: Tensor, height: int, width: int) -> Tensor: # uint8 (3, h, w) -> (3, height, width)
-    return F.interpolate(image[None], (height, width), mode="bilinear", antialias=True)[0]
+    if image.stride(0) == 1: batch = image.as_strided((1, *image.shape), (image.stride(1) * image.shape[1], *image.stride())) # says that channels are last, for which the filter is twice as fast
+    else: batch = image[None]
+    return F.interpolate(batch, (height, width), mode="bilinear", antialias=True)[0]
 
 def _central_square(image: Tensor, size: int) -> Tensor: # torchvision's Resize(size) and CenterCrop(size)
     height, width = image.shape[1:]
@@ -322,70 +330,77 @@ def _stat(path: Path): # None where there is nothing
     try: return path.stat()
     except OSError: return None
 
-# %% ../nbs/api/03_data.ipynb #c36520887
-def _reader(photos: _Photos, size: int, whole: int, archive: zipfile.ZipFile | None) -> Callable: # of a file: its square, its whole, its aspect; or why it can't be read
-    def read(file: str, training: bool):
+# %% ../nbs/api/03_data.ipynb #c36415a10
+def _reader(photos: _Photos, size: int, whole: int, archive: zipfile.ZipFile | None) -> Callable: # of some files: of each its square, its whole, its aspect; or why it can't be read
+    def read_one(file: str, training: bool):
         try:
-            image = _decode(io.BytesIO(archive.read(file)) if archive else photos.root/file, photos.own, whole if photos.own else None)
-            squeezed = _resize_bytes(image, whole, whole) if training else None
-            return _central_square(image, size), squeezed, image.shape[2] / image.shape[1]
+            image = _decode(archive.read(file) if archive else _read_bytes(photos.root/file), photos.own, whole if photos.own else None)
+            squeezed = _resize_bytes(image, whole, whole).permute(1, 2, 0).contiguous().numpy() if training else None
+            return _central_square(image, size).contiguous().numpy(), squeezed, image.shape[2] / image.shape[1]
         except Exception as error: # a damaged file can make its decoder raise anything
             if isinstance(error, KeyError) and archive: error = ValueError("it is not in the archive")
             return _why_unreadable(error)
-    return read
+    return lambda files: [read_one(*file) for file in files]
 
-# %% ../nbs/api/03_data.ipynb #c37906dd3
+# %% ../nbs/api/03_data.ipynb #c374c9b48
 def _write_text(path: Path, text: str): # whole or not at all
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
     os.replace(temporary, path)
 
-def _bytes_of(folder: Path, name: str, n: int, side: int, mode: str) -> np.ndarray: # uint8 (n, side, side, 3), mapped
-    if n == 0: return np.zeros((0, side, side, 3), np.uint8)
-    return np.memmap(folder/f"{name}.bytes", np.uint8, mode, shape=(n, side, side, 3))
+def _mapped(path: Path, shape: tuple) -> np.ndarray: # uint8, writable in memory and never written back
+    return np.memmap(path, np.uint8, "c", shape=shape) if shape[0] else np.zeros(shape, np.uint8)
 
-# %% ../nbs/api/03_data.ipynb #c38ebaf8d
-CHUNK = 256 # photos between two notes of how far it is
+# %% ../nbs/api/03_data.ipynb #c38f4ffe9
+def _cut(items: list, n: int) -> list[list]: return [items[i:i + n] for i in range(0, len(items), n)] # into parts of n
 
-def _decode_into(folder: Path, photos: _Photos, size: int, whole: int, progress: bool) -> dict: # fill the files of a folder; returns how many rows were written, the aspects, and what was skipped
+def _cores() -> int: return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() # that this process may use
+
+def _crc_of(path: Path, n: int) -> int | None: # of the first n bytes; None if there are not so many
+    if n and ((stat := _stat(path)) is None or stat.st_size < n): return None
+    return zlib.crc32(np.memmap(path, np.uint8, "r", shape=(n,)).data) if n else 0
+
+# %% ../nbs/api/03_data.ipynb #c393e087e
+CHUNK = 2_048 # photos between two notes of how far it is
+
+def _decode_into(folder: Path, photos: _Photos, size: int, whole: int, progress: bool) -> dict: # fill the files of a folder; returns the aspects and what was skipped, among other things
     files = [(file, split == "train") for split in SPLITS for file in photos.files[split]]
-    note, n_train = folder/"progress.json", len(photos.files["train"])
-    done = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {"read": 0, "written": 0, "aspects": [], "skipped": {}}
-    squares, squeezed = (_bytes_of(folder, name, n, side, "r+" if note.exists() else "w+") for name, n, side in (("squares", len(files), size), ("whole", n_train, whole)))
-    _write_text(note, json.dumps(done))
-    with (zipfile.ZipFile(photos.root) if photos.root.is_file() else nullcontext()) as archive, ThreadPoolExecutor(os.cpu_count()) as pool, warnings.catch_warnings(action="ignore"), \
-         tqdm(total=len(files), initial=done["read"], desc=f"decode {photos.root.name}", unit="photo", mininterval=1, disable=not progress) as bar:
+    note, paths = folder/"progress.json", (folder/"squares.bytes", folder/"whole.bytes")
+    start = {"read": 0, "aspects": [], "skipped": {}, "bytes": [0, 0], "crc": [0, 0]}
+    done = json.loads(note.read_text(encoding="utf-8")) if note.exists() else start
+    if [_crc_of(path, n) for path, n in zip(paths, done["bytes"])] != done["crc"]: done = start # the system went down before all was on the disk
+    for path, n in zip(paths, done["bytes"]):
+        with open(path, "ab") as file: file.truncate(n) # what was not noted is written again
+    with (zipfile.ZipFile(photos.root) if photos.root.is_file() else nullcontext()) as archive, ThreadPoolExecutor(cores := _cores()) as pool, warnings.catch_warnings(action="ignore"), \
+         open(paths[0], "ab") as squares, open(paths[1], "ab") as wholes, tqdm(total=len(files), initial=done["read"], desc=f"decode {photos.root.name}", unit="photo", mininterval=1, disable=not progress) as bar:
         read = _reader(photos, size, whole, archive)
         while chunk := files[done["read"]:done["read"] + CHUNK]:
-            for (file, training), result in zip(chunk, pool.map(read, *zip(*chunk))):
-                if isinstance(result, str):
-                    if not photos.own: raise ValueError(f"`dataset`: the file {file} of {photos.root.name} can't be read ({result}); delete it and what it was unpacked from, and get it again")
-                    done["skipped"][file] = result
-                    continue
-                squares[done["written"]] = result[0].permute(1, 2, 0)
-                if training:
-                    squeezed[done["written"]] = result[1].permute(1, 2, 0)
-                    done["aspects"].append(result[2])
-                done["written"] += 1
-            for array in (squares, squeezed):
-                if isinstance(array, np.memmap): array.flush()
+            for part in _cut(chunk, 8 * cores): # so many are held in memory
+                for (file, training), result in zip(part, chain.from_iterable(pool.map(read, _cut(part, 8)))):
+                    if isinstance(result, str):
+                        if not photos.own: raise ValueError(f"`dataset`: the file {file} of {photos.root.name} can't be read ({result}); delete it and what it was unpacked from, and get it again")
+                        done["skipped"][file] = result
+                        continue
+                    for i, (file, array) in enumerate(zip((squares, wholes), result)):
+                        if array is None: continue # of a photo for testing, no whole
+                        done["bytes"][i] += file.write(array.data)
+                        done["crc"][i] = zlib.crc32(array.data, done["crc"][i])
+                    if training: done["aspects"].append(result[2])
+                bar.update(len(part))
+            for file in (squares, wholes): file.flush()
             done["read"] += len(chunk)
             _write_text(note, json.dumps(done))
-            bar.update(len(chunk))
     return done
 
-# %% ../nbs/api/03_data.ipynb #c394baafc
+# %% ../nbs/api/03_data.ipynb #c40c34cf4
 def _stored_arrays(folder: Path, info: dict) -> dict: # the arrays of a folder of decoded photos, mapped
-    counts = [len(info["labels"][split]) for split in SPLITS]
-    for name, n, side in (("squares", sum(counts), info["size"]), ("whole", counts[0], info["whole"])):
-        if n and (stat := _stat(folder/f"{name}.bytes")) is None or n and stat.st_size != n * side * side * 3: raise ValueError(f"{name}.bytes is missing or cut")
-    squares, ends = _bytes_of(folder, "squares", sum(counts), info["size"], "c"), np.cumsum(counts) # "c": writable, never written back
-    arrays = {f"{split}_images": squares[end - n:end] for split, n, end in zip(SPLITS, counts, ends)}
-    arrays |= {f"{split}_labels": np.array(info["labels"][split], np.int64) for split in SPLITS}
-    if counts[0]: arrays |= {"whole_images": _bytes_of(folder, "whole", counts[0], info["whole"], "c"), "whole_aspects": np.array(info["aspects"], np.float32)}
+    counts, size, whole = [len(info["labels"][split]) for split in SPLITS], info["size"], info["whole"]
+    for name, n_bytes in (("squares", sum(counts) * size**2 * 3), ("whole", counts[0] * whole**2 * 3)):
+        if (stat := _stat(folder/f"{name}.bytes")) is None or stat.st_size != n_bytes: raise ValueError(f"{name}.bytes is missing or of another size")
+    squares, ends = _mapped(folder/"squares.bytes", (sum(counts), 3, size, size)), np.cumsum(counts)
+    arrays = {f"{split}_images": squares[end - n:end] for split, n, end in zip(SPLITS, counts, ends)} | {f"{split}_labels": np.array(info["labels"][split], np.int64) for split in SPLITS}
+    if counts[0]: arrays |= {"whole_images": _mapped(folder/"whole.bytes", (counts[0], whole, whole, 3)), "whole_aspects": np.array(info["aspects"], np.float32)}
     return arrays
 
 def _build_store(folder: Path, photos: _Photos, size: int, whole: int, progress: bool): # decode into a hidden folder and rename it
@@ -397,22 +412,21 @@ def _build_store(folder: Path, photos: _Photos, size: int, whole: int, progress:
     done = _decode_into(building, photos, size, whole, progress)
     kept = {split: [int(label) for file, label in zip(photos.files[split], photos.labels[split]) if file not in done["skipped"]] for split in SPLITS}
     info = {"size": size, "whole": whole, "labels": kept, "aspects": done["aspects"], "skipped": done["skipped"]}
-    for name, rows, side in (("squares", done["written"], size), ("whole", len(kept["train"]), whole)):
-        if (building/f"{name}.bytes").exists(): os.truncate(building/f"{name}.bytes", rows * side**2 * 3)
     info["sha256"] = checksum(_stored_arrays(building, info))
     _write_text(building/"info.json", json.dumps(info))
     (building/"progress.json").unlink()
     building.rename(folder)
 
-# %% ../nbs/api/03_data.ipynb #c40b6582f
+# %% ../nbs/api/03_data.ipynb #c41015dc5
 def _load_photos(name: str, photos: _Photos, size: int, data_dir: Path, progress: bool) -> Dataset: # decoded, now or before
     whole = size * 10 // 7
     listed = [[split, file, stamp, int(label)] for split in SPLITS for file, stamp, label in zip(photos.files[split], _stamps(photos, photos.files[split]), photos.labels[split])]
     key = hashlib.sha256(json.dumps([1, size, photos.own, listed]).encode()).hexdigest()[:12]
     folder = data_dir/"cache"/f"{''.join(c if c.isalnum() or c in '-_@.' else '-' for c in name)[:80]}-{size}-{key}"
+    fresh = False
     if not folder.is_dir():
         with _lock(folder):
-            if not folder.is_dir(): _build_store(folder, photos, size, whole, progress)
+            if fresh := not folder.is_dir(): _build_store(folder, photos, size, whole, progress)
     remedy = f"delete the folder {str(folder)!r}; it is then made anew"
     try:
         info = json.loads((folder/"info.json").read_text(encoding="utf-8"))
@@ -420,15 +434,17 @@ def _load_photos(name: str, photos: _Photos, size: int, data_dir: Path, progress
     except (OSError, ValueError, KeyError) as error: raise ValueError(f"`dataset`: the decoded photos of {name} are damaged ({error}); {remedy}") from None
     _warn_skipped(info["skipped"], len(listed), photos.root, 3)
     if photos.own: _check_labels(name, {split: set(info["labels"][split]) for split in SPLITS}, photos.classes)
-    try: return make_dataset(name, arrays, photos.classes, info["sha256"])
-    except ValueError as error: raise ValueError(f"{error}; {remedy}") from None
+    if not fresh and (found := checksum(arrays)) != info["sha256"]: raise ValueError(f"`dataset`: the decoded photos of {name} are damaged (SHA-256 {found}, not {info['sha256']}); {remedy}")
+    tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    cropped = Whole(tensors["whole_images"].permute(0, 3, 1, 2), tensors["whole_aspects"]) if "whole_images" in tensors else None
+    return Dataset(name, photos.classes, *(Split(tensors[f"{split}_images"], tensors[f"{split}_labels"]) for split in SPLITS), info["sha256"], cropped)
 
 def _check_labels(name: str, present: dict[str, set], classes: tuple[str, ...]): # can one train and test on these?
     if not present["test"]: raise ValueError(f"`dataset`: {name} has no test images that can be read")
     missing = sorted((present["val"] | present["test"]) - present["train"])
     if present["train"] and missing: raise ValueError(f"`dataset`: {name} has no training images of {classes[missing[0]]!r}, but others; add some, or remove the class")
 
-# %% ../nbs/api/03_data.ipynb #c4236f5d2
+# %% ../nbs/api/03_data.ipynb #c4336f5d2
 class _Found(NamedTuple): # what a reader finds
     parts: dict[str, tuple[np.ndarray, np.ndarray]] # published split -> images (n, height, width, 3) or names of photos (n,), and labels (n,)
     classes: tuple[str, ...]
@@ -449,7 +465,7 @@ def _read_pickle(path: Path) -> dict:
     except Exception as error: # a damaged pickle can raise anything
         raise ValueError(f"`dataset`: the file {path.name} in {str(path.parent)!r} can't be read ({' '.join(str(error).split()) or type(error).__name__}); {remedy}") from None
 
-# %% ../nbs/api/03_data.ipynb #c43cb9c6e
+# %% ../nbs/api/03_data.ipynb #c44cb9c6e
 def _cifar(files: dict[str, list[Path]], labels: str, meta: Path, names: str) -> _Found:
     parts = {}
     for split, paths in files.items():
@@ -473,7 +489,7 @@ def _read_cifar100(data_dir: Path) -> _Found:
     folder = data_dir/"cifar-100-python"
     return _cifar({"train": [folder/"train"], "test": [folder/"test"]}, "fine_labels", folder/"meta", "fine_label_names")
 
-# %% ../nbs/api/03_data.ipynb #c44491e6c
+# %% ../nbs/api/03_data.ipynb #c45491e6c
 CORRUPTIONS = ("brightness", "contrast", "defocus_blur", "elastic_transform", "fog", "frost", "gaussian_blur", "gaussian_noise", "glass_blur", "impulse_noise", "jpeg_compression",
                "motion_blur", "pixelate", "saturate", "shot_noise", "snow", "spatter", "speckle_noise", "zoom_blur") # of CIFAR-10-C
 
@@ -491,7 +507,7 @@ def _read_cifar10c(data_dir: Path, corruption: str, severity: str) -> _Found: # 
     rows = slice((int(severity) - 1) * n, int(severity) * n)
     return _Found({"all": (np.array(images[rows]), np.array(labels[rows]))}, ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"))
 
-# %% ../nbs/api/03_data.ipynb #c45c90c44
+# %% ../nbs/api/03_data.ipynb #c46c90c44
 DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch") # of DomainNet
 
 def _read_list(path: Path) -> tuple[np.ndarray, np.ndarray]: # lines "path label"
@@ -509,7 +525,7 @@ def _read_domainnet(data_dir: Path, domain: str) -> _Found:
     if root.suffix == ".zip" and not zipfile.is_zipfile(root): raise ValueError(f"`dataset`: the file {root.name} in {str(folder)!r} is missing or not a whole zip archive; delete it and get it again")
     return _Found(parts, tuple(names.get(label, str(label)) for label in range(max(names, default=0) + 1)), root)
 
-# %% ../nbs/api/03_data.ipynb #c46f948c3
+# %% ../nbs/api/03_data.ipynb #c47f948c3
 def _from_torchvision(load: Callable) -> object: # one of its data sets, with its errors in one line
     try: return load()
     except Exception as error: # a damaged list can raise anything
@@ -534,7 +550,7 @@ def _read_imagenet(data_dir: Path) -> _Found:
     data = _from_torchvision(lambda: ImageFolder(root, loader=lambda path: path))
     return _Found({"test": (np.array([Path(path).relative_to(root).as_posix() for path, _ in data.samples], object), np.array(data.targets))}, tuple(data.classes), root)
 
-# %% ../nbs/api/03_data.ipynb #c47dbc806
+# %% ../nbs/api/03_data.ipynb #c48dbc806
 VTAB_TASKS = {"caltech101": 102, "cifar": 100, "clevr_count": 8, "clevr_dist": 6, "diabetic_retinopathy": 5, "dmlab": 6, "dsprites_loc": 16, "dsprites_ori": 16, "dtd": 47, "eurosat": 10, "kitti": 4,
               "oxford_flowers102": 102, "oxford_iiit_pet": 37, "patch_camelyon": 2, "resisc45": 45, "smallnorb_azi": 18, "smallnorb_ele": 9, "sun397": 397, "svhn": 10} # of VTAB-1k -> classes
 
@@ -548,7 +564,7 @@ def _read_vtab1k(data_dir: Path, task: str, final: str = "") -> _Found: # 800 an
         if len(parts[split][0]) != n: raise ValueError(f"`dataset`: {lists.get(split, split)}.txt of {task} must name {n} images; got {len(parts[split][0])}; get it again")
     return _Found(parts, tuple(map(str, range(VTAB_TASKS[task]))), root)
 
-# %% ../nbs/api/03_data.ipynb #c49537ae1
+# %% ../nbs/api/03_data.ipynb #c50537ae1
 def _list_photos(root: str, start: str, refuse: Callable) -> tuple[list[str], int]: # image files in `start` and below, as sorted paths within `root`; how many other files there are
     files = []
     for parent, folders, names in os.walk(start, onerror=refuse): # links to folders are not followed, so that none can lead round in a circle
@@ -572,7 +588,7 @@ def _find_photos(folder: str | Path) -> tuple[Path, list[str]]: # the folder, an
                          f"got {str(folder)!r}, which holds {held}: check the path (hidden files and links to folders don't count)")
     return Path(root), photos
 
-# %% ../nbs/api/03_data.ipynb #c50bd9049
+# %% ../nbs/api/03_data.ipynb #c51bd9049
 def _subfolders(folder: Path) -> list[str]: # of a folder, links to folders among them; none may lead back
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     for name in names:
@@ -598,7 +614,7 @@ def _read_folder(root: Path) -> _Found:
     flat = {part: [(file, classes.index(name)) for name, files in by_class.items() for file in files] for part, by_class in found.items()}
     return _Found({part: (np.array([file for file, _ in rows], object), np.array([label for _, label in rows], np.int64)) for part, rows in flat.items()}, tuple(classes), root)
 
-# %% ../nbs/api/03_data.ipynb #c512c86d9
+# %% ../nbs/api/03_data.ipynb #c522c86d9
 def _read_csv(path: Path) -> _Found: # columns file, label and perhaps split
     try: table = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error: raise ValueError(f"`dataset`: {path.name} can't be read as a CSV file ({' '.join(str(error).split())})") from None # pandas' errors are ValueErrors
@@ -622,7 +638,7 @@ def _read_own(path: str) -> _Found:
     try: return _read_folder(root)
     except OSError as error: raise ValueError(f"`dataset`: {str(error.filename)!r} can't be read ({error.strerror}): change its permissions or move it") from None
 
-# %% ../nbs/api/03_data.ipynb #c53b9f297
+# %% ../nbs/api/03_data.ipynb #c54b9f297
 LOW = {"cifar10": 100, "cifar10c": 100, "cifar100": 10, "pets": 27, "domainnet": 10} # images a class of the low-data variants
 READERS = {"cifar10": _read_cifar10, "cifar100": _read_cifar100, "cifar10c": _read_cifar10c, "domainnet": _read_domainnet, "flowers102": _read_flowers102, "pets": _read_pets, "imagenet": _read_imagenet, "vtab1k": _read_vtab1k}
 SPLIT_SEED = 42 # of the paper's division
@@ -637,7 +653,7 @@ def list_datasets() -> list[str]:
     variants = [f"{name}/low" for name in names if name.split("/")[0] in LOW] + [f"domainnet/{domain}/official" for domain in DOMAINS] + [f"vtab1k/{task}/final" for task in VTAB_TASKS]
     return [*manifest("data"), "fashion_mnist", *names, *variants]
 
-# %% ../nbs/api/03_data.ipynb #c544f2a41
+# %% ../nbs/api/03_data.ipynb #c554f2a41
 def check_dataset(
     name: str, # the argument's name, for the message
     value: str, # what was given
@@ -653,7 +669,7 @@ def check_dataset(
 
 def _divided(base: str) -> bool: return base.split("/")[0] in LOW # here, by a seed?
 
-# %% ../nbs/api/03_data.ipynb #c55d1dbb9
+# %% ../nbs/api/03_data.ipynb #c56d1dbb9
 def _divide(parts: dict, seed: int, low: int | None, by_class: bool = False) -> dict: # published parts -> train, val, test
     def hold_out(labels): return _hold_out_by_class(labels, 0.2, seed) if by_class else _hold_out(len(labels), seed)
     def take(part, index): return tuple(array[index] for array in part)
@@ -668,7 +684,7 @@ def _check_counts(name: str, found: _Found, expected: dict): # is it the version
         labels = found.parts[part][1]
         if labels.min() < 0 or labels.max() >= expected["classes"]: raise ValueError(f"`dataset`: labels of {name} must lie in 0 ... {expected['classes'] - 1}; its files have {labels.min()} ... {labels.max()}: they are damaged; delete them and get them again")
 
-# %% ../nbs/api/03_data.ipynb #c56b558c5
+# %% ../nbs/api/03_data.ipynb #c57b558c5
 def _load_published(name: str, size: int, data_dir: Path, progress: bool) -> Dataset:
     base, at, seed = name.partition("@")
     family, *rest = base.split("/")
@@ -691,7 +707,7 @@ def _load_own(name: str, size: int, data_dir: Path, progress: bool) -> Dataset:
     photos = _Photos(found.root, {split: list(pair[0]) for split, pair in parts.items()}, {split: pair[1] for split, pair in parts.items()}, found.classes, own=True)
     return _load_photos(f"folder:{Path(path).expanduser().resolve().name}{'' if {*SPLITS} <= {*found.parts} else f'@{SPLIT_SEED}'}", photos, size, data_dir, progress)
 
-# %% ../nbs/api/03_data.ipynb #c57adf192
+# %% ../nbs/api/03_data.ipynb #c58adf192
 def load_dataset(
     name: str, # one of `list_datasets()`, perhaps with @<seed>, or folder:<path> of one's own
     data_dir: str | Path | None = None, # where downloaded and decoded data are kept; default: see `get_data_dir`
@@ -709,10 +725,10 @@ def load_dataset(
     if name == "fashion_mnist": return make_dataset(name, *_fashion_mnist(data_dir))
     return (_load_own if name.startswith("folder:") else _load_published)(name, int(size), data_dir, progress)
 
-# %% ../nbs/api/03_data.ipynb #c58ec8987
+# %% ../nbs/api/03_data.ipynb #c59ec8987
 MINI_TASKS = tuple(f"mini/{role}" for role in ("digits", "letters", "contrast", "gaussian_noise", "motion_blur", "snow", "speckle_noise", "noto", "fluent", "typefaces", "scripts")) # in the order of the paper's table
 
-# %% ../nbs/api/03_data.ipynb #c6501de8a
+# %% ../nbs/api/03_data.ipynb #c6601de8a
 def _resize_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor: # (batch, out, size)
     scale = (length / out)[:, None, None]
     centre = start[:, None, None] + (torch.arange(out, device=start.device)[None, :, None] + 0.5) * scale
@@ -721,7 +737,7 @@ def _resize_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tenso
     weights = (1 - (pixel - centre).abs() / scale.clamp(min=1)).clamp(min=0) * inside
     return weights / weights.sum(-1, keepdim=True)
 
-# %% ../nbs/api/03_data.ipynb #c6617c4df
+# %% ../nbs/api/03_data.ipynb #c6717c4df
 def resize_boxes(
     images: Tensor, # `(batch, channels, height, width)`
     boxes: Tensor, # `(batch, 4)`, or `(1, 4)` for all: top, left, height, width of each image's box, whole pixels
@@ -741,7 +757,7 @@ def resize_boxes(
     else: rows = rows[:, None]
     return rows @ (images.float().reshape(n, channels * height, width) @ columns.mT).view(n, channels, height, size)
 
-# %% ../nbs/api/03_data.ipynb #c674d1534
+# %% ../nbs/api/03_data.ipynb #c684d1534
 def random_boxes(
     n: int, # number of boxes
     height: int, # of the images
@@ -767,12 +783,12 @@ def random_boxes(
     top[none], left[none] = ((height - h) / 2).round()[none], ((width - w) / 2).round()[none]
     return torch.stack((top, left, h, w), 1)
 
-# %% ../nbs/api/03_data.ipynb #c74f4a0ad
+# %% ../nbs/api/03_data.ipynb #c75d8f305
 LARGE = 96 * 96 # pixels from which matrix products lose to the filter for bytes, on the CPU
 
 def _normalize(images: Tensor, config: InputConfig) -> Tensor: # any numbers in 0 ... 255
     mean, std = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in (config.mean, config.std))
-    return (images / 255).sub_(mean).div_(std)
+    return images.float().div_(255).sub_(mean).div_(std) # a byte divided by 255 is slower
 
 def _crop_bytes(images: Tensor, boxes: Tensor, size: int, flipped: Tensor | None) -> Tensor: # `resize_boxes`, image by image, rounded to bytes
     result = torch.empty(len(images), 3, size, size)
@@ -781,7 +797,7 @@ def _crop_bytes(images: Tensor, boxes: Tensor, size: int, flipped: Tensor | None
         result[i] = crop.flip(-1) if flipped is not None and flipped[i] else crop
     return result
 
-# %% ../nbs/api/03_data.ipynb #c750ed8af
+# %% ../nbs/api/03_data.ipynb #c760ed8af
 def preprocess(
     images: Tensor, # uint8 `(batch, 3, height, width)`
     config: InputConfig, # the model's image size, mean and standard deviation
@@ -807,7 +823,7 @@ def preprocess(
     if images.device.type == "cpu" and height * width >= LARGE: return _normalize(_crop_bytes(images, boxes, config.size, flipped), config)
     return resize_boxes(_normalize(images, config), boxes, config.size, flipped)
 
-# %% ../nbs/api/03_data.ipynb #c7946a981
+# %% ../nbs/api/03_data.ipynb #c8046a981
 def shuffled_batches(
     n: int, # number of images
     batch_size: int, # images in each batch, at most `n`
@@ -819,7 +835,11 @@ def shuffled_batches(
         order = torch.randperm(n, generator=generator)
         yield from order[:n - n % batch_size].view(-1, batch_size)
 
-# %% ../nbs/api/03_data.ipynb #c81e429c7
+# %% ../nbs/api/03_data.ipynb #c823c567f
+def _take(images: Tensor, index: Tensor) -> Tensor: # images[index], by copying rows
+    if images.stride(1) == 1: return images.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
+    return images.index_select(0, index)
+
 def training_batches(
     data: Dataset, # its training images are used
     batch_size: int, # images in each batch
@@ -832,7 +852,7 @@ def training_batches(
     device, augmentation = torch.device(device), torch.Generator().manual_seed(check_seed(seed) + 2**32) # another stream than the order's
     cropped = crop_scale is not None and data.whole is not None
     source, pinned = data.whole.images if cropped else data.train.images, (lambda array: array.pin_memory()) if device.type == "cuda" else lambda array: array
-    def gather(index): return pinned(source[index]), data.whole.aspects[index] if cropped else None, pinned(data.train.labels[index])
+    def gather(index): return pinned(_take(source, index)), data.whole.aspects[index] if cropped else None, pinned(data.train.labels[index])
     with ThreadPoolExecutor(1) as pool:
         indices = shuffled_batches(len(data.train.labels), batch_size, torch.Generator().manual_seed(seed))
         ahead = pool.submit(gather, next(indices))
@@ -842,14 +862,14 @@ def training_batches(
             images = images.to(device, non_blocking=True)
             yield preprocess(images, config, device, augmentation if crop_scale is not None else None, crop_scale or 1.0, aspects), labels.to(device, non_blocking=True)
 
-# %% ../nbs/api/03_data.ipynb #c85ff5048
+# %% ../nbs/api/03_data.ipynb #c86ff5048
 class Photos(NamedTuple):
     "The images of a folder."
     images: Tensor # uint8 `(n, 3, size, size)`
     files: list[str] # the file of each image: its path within the folder
     skipped: dict[str, str] # files that could not be read -> why
 
-# %% ../nbs/api/03_data.ipynb #c868485f6
+# %% ../nbs/api/03_data.ipynb #c87d59a32
 def load_folder(
     folder: str | Path, # with JPEG, PNG, WebP, TIFF, BMP or GIF files, in it or its subfolders
     size: int, # height and width of the result, pixels
@@ -867,7 +887,7 @@ def load_folder(
     with warnings.catch_warnings(action="ignore"), tqdm(total=wanted, desc="photos", unit="photo", mininterval=1, disable=not progress) as bar:
         for index in np.random.RandomState(seed).permutation(len(paths)):
             if len(files) == wanted: break
-            try: image = _central_square(_decode(root/paths[index], True, size), size)
+            try: image = _central_square(_decode(_read_bytes(root/paths[index]), True, size), size)
             except Exception as error: # a damaged file can make its decoder raise anything
                 skipped[paths[index]] = _why_unreadable(error)
                 continue
@@ -880,7 +900,7 @@ def load_folder(
     _warn_skipped(skipped, len(paths), folder, 2)
     return Photos(images[:len(files)], files, skipped)
 
-# %% ../nbs/api/03_data.ipynb #c98107658
+# %% ../nbs/api/03_data.ipynb #c99107658
 TEXTS = {"ag_news": {"train": "train.csv", "test": "test.csv"}, "wikitext103": {"train": "wiki.train.raw", "val": "wiki.valid.raw", "test": "wiki.test.raw"}} # -> split -> file
 
 def load_text(
@@ -902,7 +922,7 @@ def load_text(
     if len(texts) != entry["texts"][split]: raise ValueError(f"`dataset`: the file {path.name} in {str(path.parent)!r} must have {entry['texts'][split]:,} lines; got {len(texts):,}: it is damaged or another version; delete it and get it again")
     return [text for text in texts if text]
 
-# %% ../nbs/api/03_data.ipynb #c99b156db
+# %% ../nbs/api/03_data.ipynb #c100b156db
 def token_sequences(
     texts: list[str], # see `load_text`
     encode: Callable[[str], list[int]], # a tokenizer, e.g. `transformers.AutoTokenizer.from_pretrained("gpt2").encode`
@@ -920,7 +940,7 @@ def token_sequences(
     if found < (n or 1): raise ValueError(f"`texts` must give {n or 1} sequences of {length} tokens; got {found}")
     return torch.tensor(tokens[:(n or found) * length]).view(-1, length)
 
-# %% ../nbs/api/03_data.ipynb #c102a64c3a
+# %% ../nbs/api/03_data.ipynb #c103a64c3a
 def describe_datasets() -> pd.DataFrame: # a row a set: dataset, classes, published (images or texts), licence, origin, download_bytes, decoded_bytes (at size 224)
     "The published sets, with what they need on the disk."
     rows = []
