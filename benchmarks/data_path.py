@@ -6,7 +6,7 @@ Writes benchmarks/data_path.csv. Batches have 32 images. The baseline opens (pho
 the batch. The photos are 256 JPEG files of 500 x 375 pixels, quality 90, cut at random from two photographs (scikit-learn's samples), read from a warm file cache.
   small               32 x 32 bytes in memory: `preprocess`
   stored              photos that are decoded already: what `load_dataset` maps, shuffled and cropped by `training_batches`, or in order by `preprocess`
-  first pass          photos that are not: `load_dataset`, which decodes and stores, and one epoch. Training photos are stored twice, the square and the whole
+  first pass          photos that are not: `load_dataset`, which decodes and stores, and one epoch
 Times are medians of the repeats, after one that does not count. Ratios are medians of the ratios within a repeat. On a device, batches are made there. About 4 minutes.
 """
 import os
@@ -48,7 +48,6 @@ def write_photos(): # two classes; all of them for training, the same again for 
         left, top = rng.randint(0, 641 - width), rng.randint(0, 428 - width * 2 // 3)
         photo = photo.crop((left, top, left + width, top + width * 2 // 3)).resize((500, 375), Image.Resampling.BICUBIC)
         for split in ("train", "test"):
-            (work/split/"photos"/split/str(i % 2)).mkdir(parents=True, exist_ok=True)
             for part in ("train", "val", "test"): (work/split/"photos"/part/str(i % 2)).mkdir(parents=True, exist_ok=True)
             photo.save(work/split/"photos"/split/str(i % 2)/f"{i}.jpg", quality=90)
     for split in ("train", "test"): # the other splits have one small image a class
@@ -56,7 +55,7 @@ def write_photos(): # two classes; all of them for training, the same again for 
             for label in "01": Image.new("RGB", (8, 8)).save(work/split/"photos"/part/label/"0.png")
 
 
-def synchronized(batches):
+def consume(batches): # how many images
     count = sum(len(batch) for batch in batches)
     if DEVICE != "cpu": torch.cuda.synchronize()
     return count
@@ -73,21 +72,23 @@ def baseline(kind, mode): # one image after the other
             if len(batch) == BATCH:
                 yield torch.stack(batch).to(DEVICE)
                 batch = []
-    return synchronized(batches())
+    return consume(batches())
 
 
 def epoch(data, mode): # of the training images, or of the test images
     if mode == "training":
         batches = training_batches(data, BATCH, config, DEVICE, crop_scale=0.08)
-        return synchronized(next(batches)[0] for _ in range(len(data.train.labels) // BATCH))
-    return synchronized(preprocess(images, config, DEVICE) for images in data.test.images.split(BATCH))
+        return consume(next(batches)[0] for _ in range(len(data.train.labels) // BATCH))
+    return consume(preprocess(images, config, DEVICE) for images in data.test.images.split(BATCH))
 
 
 def of_small(mode):
-    return synchronized(preprocess(images, config, DEVICE, generator if mode == "training" else None) for images in small.split(BATCH))
+    return consume(preprocess(images, config, DEVICE, generator if mode == "training" else None) for images in small.split(BATCH))
 
 
-def load(mode): return load_dataset(f"folder:{work/{'training': 'train', 'evaluation': 'test'}[mode]/'photos'}", work/"data", progress=False)
+def load(mode): # the photos of one split
+    split = {"training": "train", "evaluation": "test"}[mode]
+    return load_dataset(f"folder:{work/split/'photos'}", work/"data", splits=(split,), crops=mode == "training", progress=False)
 
 
 def first_pass(mode): return epoch(load(mode), mode)
@@ -111,7 +112,7 @@ for repeat in range(REPEATS + 1):
 table = pd.DataFrame(rows).groupby(["images", "mode", "route"], sort=False)[["images_per_s", "ratio"]].agg(["median", "min", "max"]).round(2)
 table.columns = [f"{name}_{what}" if what != "median" else name for name, what in table.columns]
 cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.processor()) if os.path.exists("/proc/cpuinfo") else platform.processor()
-table = table.reset_index().assign(repeats=REPEATS, device=DEVICE if DEVICE == "cpu" else torch.cuda.get_device_name(), cpu=cpu, torch=torch.__version__, pillow=Image.__version__, stored_bytes=lambda t: np.where(t.images == "small", 3_072, np.where(t["mode"] == "training", 224**2 * 3 + 320**2 * 3, 224**2 * 3)))
+table = table.reset_index().assign(repeats=REPEATS, device=DEVICE if DEVICE == "cpu" else torch.cuda.get_device_name(), cpu=cpu, torch=torch.__version__, pillow=Image.__version__, stored_bytes=lambda t: np.where(t.images == "small", 3_072, np.where(t["mode"] == "training", 320**2 * 3, 224**2 * 3)))
 table.to_csv(Path(__file__).with_suffix(".csv"), index=False)
 print(table.to_string(index=False))
 shutil.rmtree(work)

@@ -195,7 +195,11 @@ def test_domainnet(tmp_path, published):
     clipart = load_dataset("domainnet/clipart", tmp_path, size=32)
     assert clipart.name == "domainnet/clipart@42" and clipart.classes == ("red", "green", "blue") and [len(split.labels) for split in (clipart.train, clipart.val, clipart.test)] == [11, 3, 4]
     for split in (clipart.train, clipart.val, clipart.test): check_colours(split, [*COLOURS.values()])
-    assert clipart.whole.images.shape == (11, 3, 45, 45) and ((clipart.whole.aspects > 1.1) & (clipart.whole.aspects < 1.6)).all()
+    whole = load_dataset("domainnet/clipart", tmp_path, size=32, crops=True)
+    assert whole.train.images.shape == (11, 3, 45, 45) and ((whole.train.aspects > 1.1) & (whole.train.aspects < 1.6)).all() and torch.equal(whole.train.labels, clipart.train.labels)
+    check_colours(whole.train, [*COLOURS.values()])
+    alone = load_dataset("domainnet/clipart", tmp_path, size=32, splits=("test",))
+    assert len(alone.train.labels) == len(alone.val.labels) == 0 and torch.equal(alone.test.images, clipart.test.images)
     official = load_dataset("domainnet/clipart/official", tmp_path, size=32)
     assert [len(split.labels) for split in (official.train, official.val, official.test)] == [12, 3, 3] and official.test.labels.tolist() == [0, 1, 2]
     with zipfile.ZipFile(tmp_path/"domainnet"/"clipart.zip") as archive: archive.extractall(tmp_path/"domainnet") # unpacked by hand: the archive is not needed any more
@@ -271,7 +275,7 @@ def test_imagenet(tmp_path, published):
     refused("imagenet must have 50,000 test images; its files have 6", lambda: load_dataset("imagenet", tmp_path))
     published["imagenet"]["images"] = {"test": 6}
     imagenet = load_dataset("imagenet", tmp_path, size=32)
-    assert [len(split.labels) for split in (imagenet.train, imagenet.val, imagenet.test)] == [0, 0, 6] and imagenet.test.labels.tolist() == [0, 0, 0, 1, 1, 1] and imagenet.whole is None
+    assert [len(split.labels) for split in (imagenet.train, imagenet.val, imagenet.test)] == [0, 0, 6] and imagenet.test.labels.tolist() == [0, 0, 0, 1, 1, 1]
     check_colours(imagenet.test, [COLOURS["green"], COLOURS["red"]])
 
 
@@ -313,7 +317,7 @@ def test_own_classes(tmp_path):
     for split in (own.train, own.val, own.test):
         check_colours(split, [COLOURS["blue"], COLOURS["red"], COLOURS["green"]])
         assert len(set(torch.bincount(split.labels).tolist())) == 1 # the same of each class
-    assert load_own(root, tmp_path)[0].sha256 == own.sha256 and len(list((tmp_path/"data"/"cache").glob("[!.]*"))) == 1
+    assert load_own(root, tmp_path)[0].sha256 == own.sha256 and len(list((tmp_path/"data"/"cache").glob("[!.]*"))) == 3
     time.sleep(0.01)
     (root/"猫"/"a photo 0 é.jpg").write_bytes(photo(COLOURS["red"])) # changed: decoded anew
     assert load_own(root, tmp_path)[0].sha256 != own.sha256
@@ -331,16 +335,26 @@ def test_own_splits(tmp_path):
     assert own.name == "folder:photos@42" and sizes(own) == [24, 6, 9]
     shutil.rmtree(root/"train"/"red")
     refused("has no training images of 'red'", lambda: load_own(root, tmp_path))
+    write_classes(root/"Validation", n=2)
+    write_classes(root/"train"/"red", {"nested": COLOURS["red"]})
+    assert sizes(load_own(root, tmp_path)[0]) == [30, 6, 9]
+    write_classes(root/"dev", n=2)
+    refused("keep one each of train, val and test", lambda: load_own(root, tmp_path))
+    (root/"dev").rename(root/"holdout")
+    refused("has train and test folders, and holdout", lambda: load_own(root, tmp_path))
+    shutil.rmtree(root/"holdout")
     shutil.rmtree(root/"test")
-    refused("has train but no test folder", lambda: load_own(root, tmp_path))
+    refused("has Validation and train but no test folder", lambda: load_own(root, tmp_path))
 
 
 def test_own_extremes(tmp_path):
     for n in (1, 2):
         write_classes(tmp_path/f"few{n}", n=n)
-        refused("has no test images", lambda: load_own(tmp_path/f"few{n}", tmp_path)) # too few to divide
+        refused("too few images to keep a fifth of them for testing", lambda: load_own(tmp_path/f"few{n}", tmp_path))
     write_classes(tmp_path/"three", n=3)
-    assert sizes(load_own(tmp_path/"three", tmp_path)[0]) == [6, 0, 3]
+    own, messages = load_own(tmp_path/"three", tmp_path)
+    assert sizes(own) == [6, 0, 3] and len(messages) == 1 and "too few images to keep a fifth of them for validation" in messages[0]
+    refused("got '', which", lambda: load_dataset("folder:", tmp_path/"data"))
     for split in ("train", "test"): write_classes(tmp_path/"one"/split, n=1) # an image a class, divided by the reader
     assert sizes(load_own(tmp_path/"one", tmp_path)[0]) == [3, 0, 3]
     write_classes(tmp_path/"single", {"only": (1, 2, 3)})
@@ -386,13 +400,22 @@ def test_own_csv(tmp_path):
     check_colours(own.test, [COLOURS["blue"], COLOURS["green"], COLOURS["red"]])
     write([(*row, ("train", "val", "test")[i % 3]) for i, row in enumerate(files)], "file,label,split")
     assert sizes(load_own(table, tmp_path)[0]) == [10, 10, 10]
-    for rows, header, message in ((files, "path,label", "must have the columns file, label and perhaps split; file missing"), ([*files, ("", "red")], "file,label", "line 32 of photos.csv has no file"),
+    for rows, header, message in ((files, "path,label", "must have the columns file, label and perhaps split; file missing; got path, label"), ([*files, ("", "red")], "file,label", "line 32 of photos.csv has no file"),
                                   ([*files, files[0]], "file,label", "more than once"), ([(*row, "dev") for row in files], "file,label,split", "must be train, val or test; got 'dev'"),
                                   ([(*row, "train") for row in files], "file,label,split", "has no rows of the split test"), ([(file, "same") for file, _ in files], "file,label", "at least 2 labels; got 1")):
         write(rows, header)
         refused(message, lambda: load_own(table, tmp_path))
     write([*files, ("images/none.jpg", "red")])
-    assert "images/none.jpg" in load_own(table, tmp_path)[1][0]
+    assert any("images/none.jpg" in message for message in load_own(table, tmp_path)[1])
+    write([("images/none.jpg", "red"), ("none.jpg", "blue")])
+    refused("none of the 2 files that photos.csv names exist; the first is", lambda: load_own(table, tmp_path))
+    write([*files, (f"./images/../{files[0][0]}", "red")])
+    refused("more than once", lambda: load_own(table, tmp_path))
+    table.write_text("\ufefffile; label\n" + "\n".join(f"{tmp_path/file}; {label}" for file, label in files)) # another separator, blanks, a byte order mark and absolute paths
+    assert load_own(table, tmp_path)[0].classes == ("blue", "green", "red")
+    shutil.copytree(tmp_path/"images", tmp_path/"split"/"train")
+    shutil.copytree(tmp_path/"images"/"red", tmp_path/"split"/"test"/"red")
+    assert "10 photos of folder:split@42 are in more than one split, as copies" in load_own(tmp_path/"split", tmp_path)[1][-1]
     table.write_bytes(b"\x00\xff" * 50)
     refused("photos.csv", lambda: load_own(table, tmp_path))
 
@@ -470,7 +493,7 @@ def test_disk_and_permissions(tmp_path, published, server, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10**6, 10**6 - 100, 100))
     refused("`data_dir`: cifar-10-python.tar.gz needs", lambda: load_dataset("cifar10", tmp_path/"data"))
     write_classes(tmp_path/"photos")
-    refused("`data_dir`: decoding 30 photos of photos needs 0.00 GB", lambda: load_own(tmp_path/"photos", tmp_path))
+    refused("`data_dir`: decoding 18 photos of photos needs 0.00 GB", lambda: load_own(tmp_path/"photos", tmp_path))
 
 
 # The store of decoded photos
@@ -482,7 +505,7 @@ decode = data._decode
 def slowly(*arguments):
     time.sleep(0.004)
     return decode(*arguments)
-data._decode, data.CHUNK = slowly, 32
+data._decode, data._CHUNK = slowly, 32
 print(data.load_dataset(f"folder:{sys.argv[1]}", sys.argv[2], 32).sha256)
 """
 
@@ -517,7 +540,7 @@ def test_both_processes_finish(tmp_path):
 def test_interrupted_is_resumed(tmp_path, monkeypatch):
     write_classes(tmp_path/"photos", n=30)
     (tmp_path/"photos"/"red"/"broken.jpg").write_bytes(b"\xff\xd8\xff")
-    monkeypatch.setattr(data, "CHUNK", 16)
+    monkeypatch.setattr(data, "_CHUNK", 16)
     decoded, decode = [], data._decode
     def counting(content, *options):
         decoded.append(content)
@@ -534,9 +557,9 @@ def test_interrupted_is_resumed(tmp_path, monkeypatch):
 def test_damaged_store(tmp_path):
     write_classes(tmp_path/"photos")
     load_own(tmp_path/"photos", tmp_path)
-    (store,) = (tmp_path/"data"/"cache").glob("[!.]*")
+    store = next((tmp_path/"data"/"cache").glob("folder-photos@42-test-*"))
     for spoil in (lambda path: path.write_bytes(path.read_bytes()[:-1]), lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x00" * 2), lambda path: path.unlink(), lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])):
-        for name in ("squares.bytes", "whole.bytes", "info.json"):
+        for name in ("images.bytes", "info.json"):
             content = (store/name).read_bytes()
             spoil(store/name)
             refused(f"delete the folder {str(store)!r}", lambda: load_own(tmp_path/"photos", tmp_path))
@@ -575,7 +598,9 @@ def test_runs_on_photos(tmp_path):
     assert run.info["parameters"]["dataset"] == "folder:photos@42" and run.info["parameters"]["normalization"] == "half" and len(run.table("predictions")) == 6
     assert len(run_linear_probe(**folders).table("predictions")) == 6
     assert run_plasticity(n_pairs=8, **folders).table("rates").pair.nunique() == 8
-    assert load_dataset(folders["dataset"], folders["data_dir"], 28).whole.images.shape == (24, 3, 40, 40)
+    crops = run_finetuning("fc1", steps=2, batch_size=8, augment=True, progress=False, **folders)
+    assert crops.info["parameters"]["crop_scale"] == 0.08 and load_dataset(folders["dataset"], folders["data_dir"], 28, crops=True).train.images.shape == (24, 3, 40, 40)
+    assert len(run_linear_probe(augmented=True, **folders).table("predictions")) == 6
     for split in ("train", "test"): write_classes(tmp_path/"no validation"/split, n=2)
     run = run_finetuning("fc1", steps=2, batch_size=4, progress=False, **folders | {"dataset": f"folder:{tmp_path/'no validation'}"})
     assert run.table("summary").best_step[0] == 2 and run.table("evaluations").val_accuracy.isna().all()

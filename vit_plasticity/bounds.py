@@ -636,7 +636,7 @@ def official_heads(
     columns = lambda t: t.reshape(dim, count, k).movedim(1, 0).mT # `(heads, k, dim)`, where the d-axis is what the rows were
     return replace(right, **{name: columns(getattr(right, name).reshape(dim, dim)) for name in ("query", "key", "value")})
 
-# %% ../nbs/api/04_bounds.ipynb #c8083c386
+# %% ../nbs/api/04_bounds.ipynb #c80fdf1c6
 def run_bounds(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/fashion", # whose test images say what tokens there are
@@ -649,7 +649,7 @@ def run_bounds(
 ) -> Run: # tables: bounds, intervals, heads, growth
     "Bounds, intervals, tightness and growth of a model's components; a run that is stored already is loaded."
     check_choice("inputs", inputs, ("embedding", "in_situ"))
-    data = load_dataset(dataset, data_dir, image_size(model))
+    data = load_dataset(dataset, data_dir, image_size(model), splits=("test",))
     check_number("n_images", n_images, minimum=1, maximum=len(data.test.labels), integer=True)
     network = load_model(model, pretrained=pretrained, seed=check_seed(seed))
     images = preprocess(data.test.images[:n_images], input_config(network))

@@ -218,14 +218,14 @@ def image_size(
     if img_size is not None: return int(check_number("img_size", img_size, minimum=1, integer=True))
     with torch.device("meta"): return input_config(load_model(name, pretrained=False)).size
 
-# %% ../nbs/api/02_models.ipynb #c19229180
+# %% ../nbs/api/02_models.ipynb #c18229180
 def backbone_sha256(
     model: nn.Module, # a timm model
 ) -> str: # SHA-256, see `checksum`
     "Checksum of all weights but the head's: the same for every new head on one checkpoint."
     return checksum({name: tensor for name, tensor in model.state_dict().items() if not name.startswith("head.")})
 
-# %% ../nbs/api/02_models.ipynb #c2098c825
+# %% ../nbs/api/02_models.ipynb #c1998c825
 def model_identity(
     name: str, # as given to `load_model`
     model: nn.Module, # what it returned
@@ -235,7 +235,7 @@ def model_identity(
     metadata = read_metadata(Path(name).expanduser())
     return {"model": Path(name).name, "model_sha256": backbone_sha256(model), "architecture": {key: metadata[key] for key in ("architecture", "mean", "std")}}
 
-# %% ../nbs/api/02_models.ipynb #c224ea8be
+# %% ../nbs/api/02_models.ipynb #c214ea8be
 def _replaced(module: nn.Module, **parts) -> nn.Module: # a copy of `module` that shares its weights, with some submodules replaced
     clone = copy.copy(module)
     clone.__dict__["_modules"] = module._modules | parts
@@ -256,7 +256,7 @@ class JointLinear(nn.Module):
         self.gate, self.value = gate, value
     def forward(self, x: Tensor) -> Tensor: return torch.cat([self.gate(x), self.value(x)], -1)
 
-# %% ../nbs/api/02_models.ipynb #c23a33dc9
+# %% ../nbs/api/02_models.ipynb #c22a33dc9
 @dataclass(frozen=True)
 class BlockMaps:
     "The five components of one block, as maps of tokens of shape `(batch, tokens, dim)`; `fc2` takes `(batch, tokens, hidden)`. What lies between them is not a component."
@@ -279,7 +279,7 @@ class BlockMaps:
         seen["fc2"] = hidden, self.fc2(hidden)
         return seen, middle + self.ls2(seen["fc2"][1])
 
-# %% ../nbs/api/02_models.ipynb #c24e737ad
+# %% ../nbs/api/02_models.ipynb #c23e737ad
 @dataclass(frozen=True)
 class ModelMaps:
     "A transformer of pre-norm blocks."
@@ -288,7 +288,7 @@ class ModelMaps:
     blocks: Sequence[BlockMaps]
     input: InputConfig | None = None # of the images; None: the model reads token numbers, or ready tensors
 
-# %% ../nbs/api/02_models.ipynb #c25b80adc
+# %% ../nbs/api/02_models.ipynb #c24b80adc
 SPLIT = (TimmAttention, EvaAttention, AttentionRope) # attention that ends in `proj`, and is the same in every layer
 
 def is_hooked(*modules: nn.Module) -> bool: # may one of them compute something else than its class says?
@@ -314,7 +314,7 @@ def _check_vit(model: nn.Module): # a timm VisionTransformer or Eva whose parts 
             raise ValueError(f"`model` must have pre-norm blocks with an MLP of fc1 and fc2 (timm's Block or EvaBlock); got {type(block).__name__} with "
                              f"{type(getattr(block, 'mlp', None)).__name__}; if it has the five components, pass them by hand as ModelMaps")
 
-# %% ../nbs/api/02_models.ipynb #c26d08dd8
+# %% ../nbs/api/02_models.ipynb #c25d08dd8
 def _embed_images(model: nn.Module, images: Tensor) -> Tensor: # of a timm VisionTransformer or Eva
     patches = model.patch_embed
     expected = (patches.proj.in_channels, *patches.img_size)
@@ -338,7 +338,7 @@ def _vit_block(block: Block) -> BlockMaps:
     fc1, act, fc2 = _mlp(block.mlp)
     return BlockMaps(block.norm1, _attention(block.attn), block.norm2, fc1, fc2, act, block.ls1, block.ls2)
 
-# %% ../nbs/api/02_models.ipynb #c28e71c2b
+# %% ../nbs/api/02_models.ipynb #c27e71c2b
 def _conv1d(conv: nn.Module) -> nn.Linear: # transformers' Conv1D, sharing its weights
     if type(conv).__name__ != "Conv1D" or is_hooked(conv): raise ValueError(f"`model` must have GPT-2's own linear layers, Conv1D without hooks; got {type(conv).__name__}; merge adapters first")
     linear = nn.Linear(*conv.weight.shape, device="meta")
@@ -360,7 +360,7 @@ def _gpt2(model: nn.Module) -> ModelMaps:
     maps = [BlockMaps(block.ln_1, Attention(block.attn, "c_proj", _causal, _conv1d(block.attn.c_proj)), block.ln_2, _conv1d(block.mlp.c_fc), _conv1d(block.mlp.c_proj), block.mlp.act) for block in body.h]
     return ModelMaps(model, tokens, maps)
 
-# %% ../nbs/api/02_models.ipynb #c294b23e8
+# %% ../nbs/api/02_models.ipynb #c284b23e8
 def is_gpt2(model) -> bool: # transformers' GPT2Model or GPT2LMHeadModel?
     return type(model).__module__.startswith("transformers.models.gpt2.")
 
@@ -400,7 +400,7 @@ def component_inputs(
         seen, x = block.run(x)
         yield {component: reads for component, (reads, _) in seen.items()}
 
-# %% ../nbs/api/02_models.ipynb #c34b3d1a1
+# %% ../nbs/api/02_models.ipynb #c33b3d1a1
 def count_parameters(
     model: nn.Module | ModelMaps, # see `model_maps`
 ) -> dict[str, int | None]: # component -> parameters over all blocks; None for a map that isn't a module
@@ -413,7 +413,7 @@ def count_parameters(
             counts[component] = None if counts[component] is None or not isinstance(part, nn.Module) else counts[component] + sum(p.numel() for p in part.parameters())
     return counts
 
-# %% ../nbs/api/02_models.ipynb #c360f5015
+# %% ../nbs/api/02_models.ipynb #c350f5015
 @torch.no_grad()
 def rescale_layernorm(
     model: nn.Module, # a timm VisionTransformer or Eva; changed in place
@@ -455,30 +455,35 @@ def _owner(name: str) -> str: # what a parameter belongs to: a component, emb, f
     inside = name.split(".", 2)[2] if name.startswith("blocks.") else ""
     return next((component for component, parts in PARTS.items() if inside.startswith(parts)), "other")
 
-# %% ../nbs/api/02_models.ipynb #c429c7f66
+# %% ../nbs/api/02_models.ipynb #c42fcf3cb
 def component_parameters(
     model: VisionTransformer, # a timm VisionTransformer
     component: str, # see `parse_components`
+    layers: list[int] | None = None, # in these blocks alone, from 0; None: in all
 ) -> dict[str, nn.Parameter]: # name in the model -> parameter
     "The parameters of `component`, head and final norm apart: those of `all` are all others, those of `head` are none."
     if not isinstance(model, (VisionTransformer, Eva)): raise ValueError(f"`model` must be a timm VisionTransformer or Eva; got {type(model).__name__}")
-    blocks(model)
-    keys = parse_components(component)
+    depth, keys = len(blocks(model)), parse_components(component)
+    if layers is not None: # which says nothing of what lies outside the blocks
+        for layer in layers: check_number("layers", layer, minimum=0, maximum=depth - 1, integer=True)
+        if not layers or len(set(layers)) < len(layers) or not set(keys) <= {*COMPONENTS, "all"}: raise ValueError(f"`layers` must name blocks, each once, of components inside blocks; got {layers!r} for {component!r}")
     chosen = {name: parameter for name, parameter in model.named_parameters()
               if _owner(name) in keys or "all" in keys and _owner(name) not in ("final_norm", "head")}
+    if layers is not None: chosen = {name: parameter for name, parameter in chosen.items() if name.startswith(tuple(f"blocks.{layer}." for layer in layers))}
     chosen = {} if keys == ("head",) else chosen
     if not chosen and keys != ("head",):
         raise ValueError(f"`component`: {component!r} matches no parameter of this {type(model).__name__}")
     return chosen
 
-# %% ../nbs/api/02_models.ipynb #c43a09061
+# %% ../nbs/api/02_models.ipynb #c43e94277
 def set_trainable(
     model: VisionTransformer, # a timm VisionTransformer; changed in place
     component: str, # see `parse_components`
     final_norm: bool = True, # does the LayerNorm after the last block train too, as in the paper?
+    layers: list[int] | None = None, # train the component in these blocks alone, from 0; None: in all
 ) -> Trainable: # exact counts
     "Freeze everything but the component over all blocks, the head and (by default) the final norm."
-    chosen = {"component": list(component_parameters(model, component).values()), "final_norm": [], "head": []}
+    chosen = {"component": list(component_parameters(model, component, layers).values()), "final_norm": [], "head": []}
     for name, parameter in model.named_parameters():
         if _owner(name) == "head" or final_norm and _owner(name) == "final_norm": chosen[_owner(name)].append(parameter)
     if not chosen["head"]: raise ValueError("`model` must have a head to train; give `load_model` a `num_classes`")

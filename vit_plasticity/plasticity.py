@@ -624,7 +624,7 @@ def component_costs(
     table = pd.DataFrame({"component": parameters.keys(), "parameters": parameters.values()})
     return table.assign(gradient_bytes=4 * table.parameters, sgd_bytes=8 * table.parameters, adam_bytes=12 * table.parameters)
 
-# %% ../nbs/api/05_plasticity.ipynb #c772e05d6
+# %% ../nbs/api/05_plasticity.ipynb #c77ca41f9
 PAPER = "On ViT-B the paper's finetuning (Table 8, v3: 11 benchmarks, 3 seeds) gave, on average, MHA 90.8 %, FC1 90.7 %, FC2 90.3 %, LN2 89.9 % and LN1 89.8 %; the best component was MHA on 4 of them, FC1 on 3, LN2 on 2, FC2 and LN1 on 1 each."
 
 def _listed(names: list[str], last: str = "and") -> str: return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
@@ -646,15 +646,15 @@ def recommend(
     cheap = 100 * costs.set_index("component").parameters[["ln1", "ln2"]].sum() / costs.parameters.sum()
     return "\n".join(["**What was measured.** Ranks that 95 % intervals, simultaneous within each line, leave open:", "", *lines, "", verdict, "", "**What to try.** " + PAPER +
         f" So MHA and FC1, each alone, are where to start whatever is measured here{'' if not common or set(common) <= {'MHA', 'FC1'} else ', then ' + _listed([name for name in common if name not in ('MHA', 'FC1')])}; choose on validation images, with several learning rates. "
-        f"LN1 and LN2 hold {cheap:.2g} % of the blocks' parameters: they save gradients and optimizer states, not activations. `nbs/finetune.ipynb` finetunes the embedded model on the mini tasks; in a training loop of your own, `models.set_trainable(model, \"fc1\")` leaves FC1, the head and the final norm trainable.", "",
+        f"LN1 and LN2 hold {cheap:.2g} % of the blocks' parameters: they save gradients and optimizer states, not activations. `nbs/finetune.ipynb` finetunes this model too (`-p model`, `-p dataset`); in a training loop of your own, `models.set_trainable(model, \"fc1\")` leaves FC1, the head and the final norm trainable.", "",
         "Plasticity is not accuracy. How far the paper's relation between them carries to another model or data set is not known, and the intervals cover the draw of images alone."])
 
-# %% ../nbs/api/05_plasticity.ipynb #c802332b3
+# %% ../nbs/api/05_plasticity.ipynb #c801c2bb0
 def _load_images(name: str, size: int, n: int, seed: int, data_dir) -> tuple[Tensor, str]: # at most about n images of a folder, or all test images of a data set, and their checksum
     if str(name).startswith("folder:"):
         images = load_folder(str(name).removeprefix("folder:"), size, n, seed).images
         return images, checksum({"images": images})
-    data = load_dataset(name, data_dir, size)
+    data = load_dataset(name, data_dir, size, splits=("test",))
     return data.test.images, data.sha256
 
 def _check_dataset(name: str, value: str): # before anything is loaded
