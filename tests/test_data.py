@@ -187,7 +187,7 @@ def let_in(entry, folder, **images):
     "Let the manifest know the test's files."
     entry["images"] = images
     for file in entry["files"]:
-        if (folder/file["path"]).exists(): file["bytes"] = (folder/file["path"]).stat().st_size
+        if (folder/file["path"]).exists(): file |= {"bytes": (folder/file["path"]).stat().st_size, "digest": f"md5:{hashlib.md5((folder/file['path']).read_bytes()).hexdigest()}"}
 
 
 def test_domainnet(tmp_path, published):
@@ -334,7 +334,7 @@ def test_own_splits(tmp_path):
     own, _ = load_own(root, tmp_path)
     assert own.name == "folder:photos@42" and sizes(own) == [24, 6, 9]
     shutil.rmtree(root/"train"/"red")
-    refused("has no training images of 'red'", lambda: load_own(root, tmp_path))
+    refused("has no training images of 'red' that can be read", lambda: load_own(root, tmp_path))
     write_classes(root/"Validation", n=2)
     write_classes(root/"train"/"red", {"nested": COLOURS["red"]})
     assert sizes(load_own(root, tmp_path)[0]) == [30, 6, 9]
@@ -400,7 +400,7 @@ def test_own_csv(tmp_path):
     check_colours(own.test, [COLOURS["blue"], COLOURS["green"], COLOURS["red"]])
     write([(*row, ("train", "val", "test")[i % 3]) for i, row in enumerate(files)], "file,label,split")
     assert sizes(load_own(table, tmp_path)[0]) == [10, 10, 10]
-    for rows, header, message in ((files, "path,label", "must have the columns file, label and perhaps split; file missing; got path, label"), ([*files, ("", "red")], "file,label", "line 32 of photos.csv has no file"),
+    for rows, header, message in ((files, "path,label", "must have the columns file, label and perhaps split; file missing; got path, label"), ([*files, ("", "red")], "file,label", "row 31 of photos.csv has no file"),
                                   ([*files, files[0]], "file,label", "more than once"), ([(*row, "dev") for row in files], "file,label,split", "must be train, val or test; got 'dev'"),
                                   ([(*row, "train") for row in files], "file,label,split", "has no rows of the split test"), ([(file, "same") for file, _ in files], "file,label", "at least 2 labels; got 1")):
         write(rows, header)
@@ -629,3 +629,60 @@ def test_gpt2_on_text(tmp_path, published):
     assert run.info["parameters"]["source"] == "wikitext103" and (run.table("rates").rate > 0).all() and run.table("rates").pair.nunique() == 8
     refused("must be one of ag_news, wikitext103; got 'mini/digits'", lambda: run_plasticity(str(model), data_dir=tmp_path/"data", out_dir=tmp_path))
     refused("`n_pairs` must be a", lambda: run_plasticity(str(model), "ag_news", n_pairs=10**6, data_dir=tmp_path/"data", out_dir=tmp_path))
+
+
+def test_unlike_folders_of_equal_times(tmp_path):
+    "Files of the same name, size and times in two folders are not taken for each other."
+    for name, colours in (("a", ("red", "blue")), ("b", ("blue", "red"))):
+        for label, colour in zip(("cat", "dog"), colours):
+            (tmp_path/name/"photos"/label).mkdir(parents=True)
+            for i in range(10): Image.new("RGB", (20, 20), COLOURS[colour]).save(tmp_path/name/"photos"/label/f"{i}.bmp")
+    for path in tmp_path.rglob("*.bmp"): os.utime(path, (0, 0))
+    for name, colours in (("a", ("red", "blue")), ("b", ("blue", "red"))):
+        own, messages = load_own(tmp_path/name/"photos", tmp_path)
+        check_colours(own.train, [COLOURS[colour] for colour in colours])
+        assert any("copies" in message for message in messages) # the files of a class are all the same
+
+
+def test_files_that_fail_for_a_while(tmp_path, monkeypatch):
+    "A read error of the system stops with one line, and is not remembered."
+    write_classes(tmp_path/"photos")
+    read = data._read_bytes
+    def failing(path):
+        if path.name == "3.jpg": raise OSError(5, "Input/output error")
+        return read(path)
+    monkeypatch.setattr(data, "_read_bytes", failing)
+    refused("can't be read (Input/output error); mend or remove it and run again", lambda: load_own(tmp_path/"photos", tmp_path))
+    monkeypatch.setattr(data, "_read_bytes", read)
+    own, messages = load_own(tmp_path/"photos", tmp_path)
+    assert sum(sizes(own)) == 30 and messages == []
+
+
+def test_disk_that_fills_up(tmp_path, monkeypatch):
+    "The store that was begun goes on when there is room again."
+    write_classes(tmp_path/"photos", n=30)
+    write, calls = data._write_text, []
+    def filling(path, text):
+        calls.append(path)
+        if len(calls) == 2: raise OSError(28, "No space left on device")
+        write(path, text)
+    monkeypatch.setattr(data, "_write_text", filling)
+    refused("could not be written to", lambda: load_own(tmp_path/"photos", tmp_path))
+    assert sum(sizes(load_own(tmp_path/"photos", tmp_path)[0])) == 90
+
+
+@pytest.mark.parametrize("answer, message", [(b"HTTP/1.1 200 OK\r\nContent-Length: abc\r\n\r\nx", "could not be downloaded"), (b"nonsense\r\n\r\n", "could not be downloaded"), (b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", "could not be downloaded"),
+                                             (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "could not be downloaded"), (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "could not be downloaded"), (b"", "could not be downloaded"),
+                                             (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<html>hi>", "it is another version")])
+def test_odd_servers(tmp_path, monkeypatch, answer, message):
+    import socketserver
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(4096)
+            self.request.sendall(answer)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        refused(message, lambda: data.download(f"http://127.0.0.1:{serving.server_address[1]}/file", tmp_path/"file", 1_000, "md5:0", progress=False))
+        serving.shutdown()
+    assert not (tmp_path/"file").exists()

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['LABELS', 'COLORS', 'plot_layers', 'plot_distribution', 'plot_measures', 'plot_scale', 'plot_training',
            'plot_accuracy', 'plot_bounds', 'plot_tightness', 'plot_growth', 'plot_pretraining_gain', 'plot_images',
-           'save_figure']
+           'plot_landscape', 'save_figure']
 
-# %% ../nbs/api/09_figures.ipynb #c03cc8985
+# %% ../nbs/api/09_figures.ipynb #c03d2b277
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -211,7 +212,25 @@ def plot_images(
             ax.set(xticks=[], yticks=[])
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c1643f65c
+# %% ../nbs/api/09_figures.ipynb #c16b98c66
+def plot_landscape(
+    paths: pd.DataFrame, # component, step, x, y, loss: see `loss_landscape`
+    surfaces: pd.DataFrame, # component, x, y, loss
+) -> Figure:
+    "Loss around the path of each component's finetuning (paper, Figure 1), in the same colours."
+    components = list(paths.component.unique())
+    figure, axes = plt.subplots(1, len(components), figsize=(4 * len(components) + 1, 3.4), layout="constrained", squeeze=False)
+    levels = np.linspace(min(surfaces.loss.min(), paths.loss.min()), surfaces.loss.quantile(0.95), 15)
+    for ax, component in zip(axes[0], components):
+        table, path = surfaces[surfaces.component == component].pivot(index="y", columns="x", values="loss"), paths[paths.component == component]
+        drawn = ax.contourf(table.columns, table.index, table, levels=levels, cmap="viridis_r", extend="max")
+        ax.plot(path.x, path.y, color="white", marker=".", markersize=3, linewidth=1)
+        for index, marker in ((0, "o"), (-1, "X")): ax.plot(path.x.iloc[index], path.y.iloc[index], marker, color="white", markeredgecolor="black", markersize=8)
+        ax.set(title=LABELS.get(component, component), xlabel="first principal direction", ylabel="second principal direction" if ax is axes[0][0] else None)
+    figure.colorbar(drawn, ax=axes[0].tolist(), label="training loss")
+    return figure
+
+# %% ../nbs/api/09_figures.ipynb #c1743f65c
 def save_figure(
     figure: Figure | Axes, # what a plot function returned
     path: str | Path, # the file; its ending says the format (.png, .svg, .pdf)

@@ -6,10 +6,11 @@
 __all__ = ['SCHEDULES', 'OPTIMIZERS', 'DTYPES', 'POOLINGS', 'PROBES', 'CIFAR_LRS', 'DOMAINNET_LRS', 'PAPER', 'SEEDS', 'PROTOCOLS',
            'HEADS', 'COMPLETED', 'lr_factor', 'make_optimizers', 'make_forward', 'predict', 'Stopped', 'NonFiniteLoss',
            'Finetuned', 'check_training', 'finetune', 'pooled_features', 'linear_probe', 'memory_report',
-           'protocol_settings', 'parse_layers', 'run_finetuning', 'run_linear_probe', 'run_grid']
+           'protocol_settings', 'parse_layers', 'run_finetuning', 'run_linear_probe', 'run_grid', 'loss_landscape',
+           'run_loss_landscape']
 
-# %% ../nbs/api/06_finetune.ipynb #c031f1b1a
-import contextlib, functools, inspect, itertools, math, os, resource, signal, threading, time, warnings
+# %% ../nbs/api/06_finetune.ipynb #c0358d03c
+import contextlib, copy, functools, inspect, itertools, math, os, resource, signal, threading, time, warnings
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -130,7 +131,7 @@ def predict(
     model.train(training)
     return torch.cat(logits)
 
-# %% ../nbs/api/06_finetune.ipynb #c2067cf95
+# %% ../nbs/api/06_finetune.ipynb #c20ee1a3b
 class Stopped(RuntimeError):
     "A training that could not go on. `tables` holds the rows so far."
     def __init__(self, message: str, tables: dict[str, pd.DataFrame]):
@@ -145,7 +146,7 @@ class NonFiniteLoss(Stopped):
 class Finetuned:
     "The record of a finetuning."
     summary: pd.DataFrame # one row: accuracies, commonest training label, counts of trainable parameters, best step, share of clipped steps, time, images a second, peak memory
-    steps: pd.DataFrame # a row a step: step, step_lr, loss, grad_norm, component_grad_norm, component_grad_rms, component_relative_grad_norm, head_grad_norm, final_norm_grad_norm, micro_batch
+    steps: pd.DataFrame # a row a step: step, step_lr, loss, grad_norm, component_grad_norm, component_grad_rms, component_relative_grad_norm, head_grad_norm, final_norm_grad_norm, step_micro_batch
     layers: pd.DataFrame # a row a step and block: step, layer, grad_norm, relative_grad_norm, of the component
     evaluations: pd.DataFrame # a row an evaluation: step, val_loss, val_accuracy
     predictions: pd.DataFrame # a row a test image: image, label, prediction (of the best checkpoint)
@@ -163,7 +164,7 @@ class _Norms: # of gradients and weights, of all that trains and of its parts
         gradients, weights = (torch.stack(torch._foreach_norm(tensors)).float() for tensors in ([p.grad for p in self.parameters], [p.detach() for p in self.parameters]))
         return torch.linalg.vector_norm(gradients), (self.members @ gradients.square()).sqrt(), (self.members @ weights.square()).sqrt()
 
-# %% ../nbs/api/06_finetune.ipynb #c22da7f88
+# %% ../nbs/api/06_finetune.ipynb #c22600298
 class _Record: # the rows of a training, as lists that a checkpoint can hold
     def __init__(self, component_parameters: int):
         self.count, self.rows, self.layers, self.evaluations = max(component_parameters, 1), [], [], []
@@ -171,7 +172,7 @@ class _Record: # the rows of a training, as lists that a checkpoint can hold
         component, head, final_norm = gradients[:3]
         relative = [g / w if w else math.nan for g, w in zip(gradients, weights)]
         self.rows.append({"step": step, "step_lr": lr, "loss": loss, "grad_norm": total, "component_grad_norm": component, "component_grad_rms": component / math.sqrt(self.count),
-                          "component_relative_grad_norm": relative[0], "head_grad_norm": head, "final_norm_grad_norm": final_norm, "micro_batch": micro_batch})
+                          "component_relative_grad_norm": relative[0], "head_grad_norm": head, "final_norm_grad_norm": final_norm, "step_micro_batch": micro_batch})
         self.layers += [(step, layer, g, r) for layer, (g, r) in enumerate(zip(gradients[3:], relative[3:])) if g]
     def tables(self) -> dict[str, pd.DataFrame]:
         return {"steps": pd.DataFrame(self.rows), "layers": pd.DataFrame(self.layers, columns=["step", "layer", "grad_norm", "relative_grad_norm"]), "evaluations": pd.DataFrame(self.evaluations)}
@@ -689,3 +690,79 @@ def run_grid(
             if error is not None: failures.append(f"{futures[future]}: {error}")
     if failures: raise RuntimeError(f"{len(failures)} of {len(grid)} runs failed; the first is {failures[0]}")
     return [load_run(future.result()) for future in futures]
+
+# %% ../nbs/api/06_finetune.ipynb #c76465b84
+def _move(parameters: list[nn.Parameter], vector: Tensor): # set these parameters to the numbers of a vector
+    with torch.no_grad():
+        for p, part in zip(parameters, vector.split([p.numel() for p in parameters])): p.copy_(part.view_as(p))
+
+def _plane(points: Tensor) -> tuple[Tensor, Tensor, float]: # (steps, n): coordinates (steps, 2), directions (2, n), and the share of the variance that they hold
+    centred = points - points.mean(0)
+    values, vectors = torch.linalg.eigh(centred.double() @ centred.double().T) # of the small matrix of products
+    values, vectors = values.flip(0).clamp(min=0), vectors.flip(1)
+    directions = (centred.double().T @ vectors[:, :2] / values[:2].sqrt()).T
+    return (points - points[-1]).double() @ directions.T, directions.float(), (values[:2].sum() / values.sum()).item()
+
+# %% ../nbs/api/06_finetune.ipynb #c7700367c
+def loss_landscape(
+    model: nn.Module, # see `load_model`; left as it was
+    data: Dataset, # see `load_dataset`
+    component: str = "mha", # see `finetune`, as in all up to `seed`
+    optimizer: str = "sgd",
+    lr: float = 0.2, # constant
+    steps: int = 20,
+    batch_size: int = 64,
+    seed: int = 0,
+    n_images: int = 128, # the loss is that of the first training images
+    resolution: int = 11, # points along each axis
+    margin: float = 0.5, # how far the surface goes beyond the path, as a share of the path's extent
+    device: str = "auto", # auto, cpu, cuda
+    progress: bool = True, # show progress bars
+) -> tuple[pd.DataFrame, pd.DataFrame]: # the path: step, x, y, loss, explained (share of the path's variance in the plane); the surface: x, y, loss
+    "The training loss around the path of a short finetuning, on the plane of its first two principal components (paper, Figure 1)."
+    check_number("steps", steps, minimum=3, integer=True), check_number("resolution", resolution, minimum=2, integer=True), check_number("margin", margin, minimum=0)
+    check_number("n_images", n_images, minimum=1, maximum=len(data.train.labels), integer=True)
+    network, points = copy.deepcopy(model), []
+    def collect(training): points.append(torch.cat([p.detach().flatten().cpu() for p in training.trainable.values()]))
+    set_trainable(network, component)
+    points.append(torch.cat([p.detach().flatten() for p in network.parameters() if p.requires_grad]))
+    finetune(network, data, component, optimizer, lr, steps, 0, batch_size, seed, eval_every=steps, schedule="constant", device=device, progress=progress, watch=collect)
+    coordinates, directions, explained = _plane(torch.stack(points))
+    parameters, labels, images = [p for p in network.parameters() if p.requires_grad], data.train.labels[:n_images], data.train.images[:n_images]
+    def loss_at(vector):
+        _move(parameters, vector)
+        return F.cross_entropy(predict(network, images), labels).item()
+    path = pd.DataFrame({"step": range(steps + 1), "x": coordinates[:, 0], "y": coordinates[:, 1], "loss": [loss_at(point) for point in points], "explained": explained})
+    axes = [np.linspace(values.min() - margin * np.ptp(values), values.max() + margin * np.ptp(values), resolution) for values in (np.asarray(path[axis]) for axis in "xy")]
+    grid = [(x, y) for x in axes[0] for y in axes[1]]
+    losses = [loss_at(points[-1] + x * directions[0] + y * directions[1]) for x, y in tqdm(grid, desc="surface", unit="point", mininterval=1, disable=not progress)]
+    return path, pd.DataFrame([(x, y, loss) for (x, y), loss in zip(grid, losses)], columns=["x", "y", "loss"])
+
+# %% ../nbs/api/06_finetune.ipynb #c80ac4a89
+def run_loss_landscape(
+    components: str = "mha,ln1", # several, joined by commas
+    model: str = "vit_mini", # see `load_model`
+    dataset: str = "mini/digits", # see `load_dataset`
+    pretrained: bool = True, # False: from random weights
+    optimizer: str = "sgd", # see `loss_landscape`, as in all up to `resolution`
+    lr: float = 0.2,
+    steps: int = 20,
+    batch_size: int = 64,
+    seed: int = 0,
+    n_images: int = 128,
+    resolution: int = 11,
+    device: str = "auto", # auto, cpu, cuda
+    data_dir: str | Path | None = None, # see `get_data_dir`
+    out_dir: str | Path | None = None, # see `get_out_dir`
+    normalization: str = "own", # see `run_finetuning`
+) -> Run: # tables: paths and surfaces, with the component
+    "Store what `loss_landscape` finds for each component; a run that is stored already is loaded."
+    names = ["+".join(parse_components(component)) for component in components.split(",")]
+    device, out_dir, data = get_device(device), get_out_dir(out_dir), load_dataset(dataset, data_dir, image_size(model))
+    check_choice("normalization", normalization, ("own", *NORMALIZATIONS))
+    network = _load_network(model, len(data.classes), pretrained, seed, normalization, None, None)
+    options = dict(optimizer=optimizer, lr=lr, steps=steps, batch_size=batch_size, seed=seed, n_images=n_images, resolution=resolution)
+    def compute():
+        found = {name: loss_landscape(network, data, name, device=str(device), **options) for name in names}
+        return {table: pd.concat([pair[i].assign(component=name) for name, pair in found.items()], ignore_index=True) for i, table in enumerate(("paths", "surfaces"))}
+    return stored_run("loss_landscape", _identity(model, network, data, device, normalization) | options | {"components": names, "pretrained": pretrained}, compute, out_dir)

@@ -117,7 +117,7 @@ def stored_run(
     _write_run(folder, info | {"wall_time_s": time.perf_counter() - start}, tables)
     return load_run(folder)
 
-# %% ../nbs/api/01_results.ipynb #c210e7a1d
+# %% ../nbs/api/01_results.ipynb #c2168b069
 def combine_runs(
     runs: list[Run], # finished runs
     table: str, # the table's name
@@ -127,7 +127,8 @@ def combine_runs(
     frames = []
     for run in runs:
         if run.info["status"] != "finished": raise ValueError(f"`runs` must be finished; {run.folder.name} is {run.info['status']}")
-        rows, more = run.table(table), {"run": run.info["id"], **run.info["parameters"]}
+        parameters = {name: json.dumps(value) if isinstance(value, (list, dict)) else value for name, value in run.info["parameters"].items()}
+        rows, more = run.table(table), {"run": run.info["id"], **parameters}
         if clash := set(rows.columns) & set(more): raise ValueError(f"`table`: columns of {table!r} have the names of parameters: {', '.join(sorted(clash))}")
         frames.append(rows.assign(**more))
     return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,119 @@
+"What a finetuning must keep, on the paper's models and others, and under kill -9."
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import timm
+import torch
+
+from vit_plasticity.core import checksum
+from vit_plasticity.data import make_dataset
+from vit_plasticity.finetune import finetune, make_forward
+from vit_plasticity.models import component_parameters, load_model
+from vit_plasticity.results import load_run
+
+QUICK = dict(lr=0.01, steps=2, warmup_steps=1, batch_size=2, eval_every=2, device="cpu", progress=False)
+
+
+def random_data(size=32, n=4):
+    rng = np.random.RandomState(0)
+    arrays = {f"{split}_{what}": array for split in ("train", "val", "test") for what, array in (("images", rng.randint(0, 256, (n, size, size, 3), np.uint8)), ("labels", np.arange(n) % 2))}
+    return make_dataset("random", arrays, ("a", "b"))
+
+
+def small(name, **options): return timm.create_model(name, num_classes=2, img_size=32 if "14" not in name else 28, **options).eval()
+
+
+MODELS = {"vit_base": lambda: small("vit_base_patch16_224"), "vit_large": lambda: small("vit_large_patch16_224"), "deit": lambda: small("deit_tiny_patch16_224"), "dinov2": lambda: small("vit_small_patch14_dinov2"),
+          "dinov2_registers": lambda: small("vit_small_patch14_reg4_dinov2"), "clip": lambda: small("vit_base_patch32_clip_quickgelu_224", depth=2), "dinov3": lambda: small("vit_small_patch16_dinov3"), "dinov3_gated": lambda: small("vit_small_plus_patch16_dinov3")}
+COUNTS = {"vit_base": {"mha": 28_348_416, "ln1": 18_432, "fc2": 28_320_768}, "vit_large": {"mha": 100_761_600, "ln1": 49_152, "fc2": 100_687_872}} # of the paper's models
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_frozen_stays_and_trainable_moves(name):
+    "Counts are exact, frozen tensors stay bit for bit, every trainable one moves, whatever the model."
+    for component in ("mha", "ln1") if name == "vit_large" else ("mha", "ln1", "fc2", "fc1+ln2"):
+        model = MODELS[name]()
+        before = {key: checksum({"": tensor}) for key, tensor in model.state_dict().items()}
+        result = finetune(model, random_data(), component, "adamw", **QUICK)
+        trainable = {key for key, p in model.named_parameters() if p.requires_grad}
+        assert {key for key, tensor in model.state_dict().items() if checksum({"": tensor}) != before[key]} == trainable
+        chosen = component_parameters(model, component)
+        assert result.summary.component_parameters[0] == sum(p.numel() for p in chosen.values()) == COUNTS.get(name, {}).get(component, result.summary.component_parameters[0])
+        assert trainable - chosen.keys() <= {key for key in before if key.startswith(("head.", "norm.", "fc_norm."))} and len(result.layers) == 2 * len(model.blocks)
+
+
+def test_class_token_pass_of_big_models():
+    "The shortened pass gives the logits and gradients of the full one."
+    for name in ("vit_base", "dinov2", "dinov2_registers", "clip"):
+        model, images, gradients = MODELS[name]().double(), torch.randn(2, 3, 28 if "dinov2" in name else 32, 28 if "dinov2" in name else 32, dtype=torch.float64), []
+        for forward in (model, make_forward(model)):
+            model.zero_grad()
+            forward(images).square().sum().backward()
+            gradients.append([p.grad for p in model.parameters()])
+        assert make_forward(model) is not model, name
+        for a, b in zip(*gradients): torch.testing.assert_close(a, b)
+
+
+def test_models_that_do_not_fit():
+    for model in (timm.create_model("resnet18", num_classes=2), torch.nn.Linear(2, 2)):
+        model.num_classes = 2
+        with pytest.raises(ValueError, match="`model` must be a timm VisionTransformer or Eva"): finetune(model, random_data(), "mha", **QUICK)
+    model = load_model("vit_mini", num_classes=2)
+    model.head = torch.nn.Linear(64, 2) # replaced by another module: it still trains
+    finetune(model, random_data(28), "head", **QUICK)
+    model.blocks[3].mlp.fc1.forward = lambda x: x.new_zeros(*x.shape[:-1], 256) # a component that the loss does not see
+    with pytest.raises(ValueError, match="get no gradient"): finetune(model, random_data(28), "fc1", **QUICK)
+
+
+def test_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+    data, path, save, calls = random_data(28), tmp_path/"training.pt", torch.save, []
+    def failing(state, target):
+        calls.append(state["step"])
+        if len(calls) == 2:
+            Path(target).write_bytes(b"half")
+            raise RuntimeError("[enforce fail at inline_container.cc] . PytorchStreamWriter failed writing file: file write failed")
+        save(state, target)
+    monkeypatch.setattr(torch, "save", failing)
+    def stop(training):
+        if training.step == 5: raise KeyboardInterrupt
+    options = QUICK | dict(steps=6, checkpoint=path, checkpoint_every=2)
+    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="the checkpoint training.pt could not be written, the training goes on"):
+        finetune(load_model("vit_mini", num_classes=2), data, "ln1", watch=stop, **options)
+    assert calls == [2, 4] and torch.load(path, weights_only=True)["step"] == 2 and [file.name for file in tmp_path.iterdir()] == ["training.pt"]
+    model, expected = load_model("vit_mini", num_classes=2), load_model("vit_mini", num_classes=2)
+    resumed, whole = finetune(model, data, "ln1", **options), finetune(expected, data, "ln1", **QUICK | dict(steps=6))
+    pd.testing.assert_frame_equal(resumed.steps, whole.steps, check_exact=True)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), expected.state_dict().values()))
+
+
+GRID = "component='mha', optimizer=['sgd', 'adamw'], seed=[0, 1], steps=16, batch_size=32, checkpoint_every=3, device='cpu'"
+
+
+def test_killed_grid_equals_an_undisturbed_one(tmp_path):
+    "All processes of a grid are killed at random moments, several times; what is stored in the end is the same, row by row."
+    code = f"import sys; from vit_plasticity.finetune import run_grid; run_grid(2, {GRID}, out_dir=sys.argv[1])"
+    start = lambda folder: subprocess.Popen([sys.executable, "-c", code, str(folder)], start_new_session=True, stderr=subprocess.DEVNULL)
+    rng, kills = random.Random(0), 0
+    while kills < 4:
+        process = start(tmp_path/"killed")
+        try:
+            process.wait(timeout=6 + 4 * rng.random()) # importing takes some seconds
+            break
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            kills += 1
+    assert kills >= 1 and start(tmp_path/"killed").wait() == 0 and start(tmp_path/"whole").wait() == 0
+    runs = {name: {path.name: load_run(path) for path in (tmp_path/name/"finetune").glob("[!.]*")} for name in ("killed", "whole")}
+    assert runs["killed"].keys() == runs["whole"].keys() and len(runs["whole"]) == 4 and not list((tmp_path/"killed"/"finetune").glob(".*.pt"))
+    for name, run in runs["killed"].items():
+        for table in ("steps", "layers", "evaluations", "predictions"): pd.testing.assert_frame_equal(run.table(table), runs["whole"][name].table(table), check_exact=True)
+        unlike = ["time_s", "images_per_s", "peak_memory_bytes"]
+        pd.testing.assert_frame_equal(run.table("summary").drop(columns=unlike), runs["whole"][name].table("summary").drop(columns=unlike), check_exact=True)
