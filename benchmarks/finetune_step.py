@@ -62,7 +62,9 @@ def official(component): # a function that takes one step
 
 def ours(component, dtype):
     model = new_model().train()
-    training = _Training(model, data, component, "sgd", 1e-3, 1_000, 100, BATCH, 0, 0.0, 1.0, 1_000, True, 0.08, None, "cosine", None, None, dtype, False, torch.device(DEVICE))
+    options = dict(component=component, optimizer="sgd", lr=1e-3, steps=1_000, warmup_steps=100, batch_size=BATCH, seed=0, weight_decay=0.0, clip_norm=1.0, eval_every=1_000, final_norm=True, crop_scale=0.08, layers=None, schedule="cosine",
+                   head_lr=None, micro_batch=None, dtype=dtype, compile=False)
+    training = _Training(model, data, options, torch.device(DEVICE))
     batches = training.batches()
     return lambda: _take_step(training, *next(batches))
 

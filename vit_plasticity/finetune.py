@@ -9,12 +9,13 @@ __all__ = ['SCHEDULES', 'OPTIMIZERS', 'DTYPES', 'POOLINGS', 'PROBES', 'CIFAR_LRS
            'protocol_settings', 'parse_layers', 'run_finetuning', 'run_linear_probe', 'run_grid', 'loss_landscape',
            'run_loss_landscape']
 
-# %% ../nbs/api/06_finetune.ipynb #c0358d03c
+# %% ../nbs/api/06_finetune.ipynb #c034375bb
 import contextlib, copy, functools, inspect, itertools, math, os, resource, signal, threading, time, warnings
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Callable
 
 import numpy as np
@@ -256,21 +257,22 @@ def _check_fit(model, data): # do the model and the data fit each other?
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
 
-# %% ../nbs/api/06_finetune.ipynb #c30ae42b7
+# %% ../nbs/api/06_finetune.ipynb #c30b8aa9b
 class _Training: # one finetuning: what it needs at each step, and what a checkpoint holds
-    def __init__(self, model, data, component, optimizer, lr, steps, warmup_steps, batch_size, seed, weight_decay, clip_norm, eval_every, final_norm, crop_scale, layers, schedule, head_lr, micro_batch, dtype, compile, device):
-        self.identity = {name: value for name, value in locals().items() if name not in ("self", "model", "data", "device")} | {"device": device.type, "data": data.sha256}
-        self.counts, self.model, self.data, self.device = set_trainable(model, component, final_norm, layers), model.to(device), data, device
-        self.identity["weights"] = checksum(model.state_dict())
+    def __init__(self, model: nn.Module, data: Dataset, options: dict, device: torch.device): # options: the arguments of `finetune` that the result depends on
+        o = self.options = SimpleNamespace(**options)
+        self.counts, self.model, self.data, self.device = set_trainable(model, o.component, o.final_norm, o.layers), model.to(device), data, device
+        self.identity = options | {"device": device.type, "data": data.sha256, "weights": checksum(model.state_dict())}
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.steppers = make_optimizers(self.trainable, optimizer, lr, weight_decay, head_lr)
-        self.norms = _Norms(self.trainable, component_parameters(model, component, layers), len(model.blocks))
+        self.steppers = make_optimizers(self.trainable, o.optimizer, o.lr, o.weight_decay, o.head_lr)
+        self.norms = _Norms(self.trainable, component_parameters(model, o.component, o.layers), len(model.blocks))
+        self.forward = torch.compile(make_forward(model)) if o.compile else make_forward(model)
+        self.micro_batch = o.batch_size if o.micro_batch in (None, "auto") else int(o.micro_batch)
         self.record, self.best, self.step, self.seconds = _Record(self.counts.component), {}, 0, 0.0
-        self.micro_batch = batch_size if micro_batch in (None, "auto") else int(micro_batch)
-        self.forward = torch.compile(make_forward(model)) if compile else make_forward(model)
-        for name, value in (("steps", steps), ("clip_norm", clip_norm), ("eval_every", eval_every), ("dtype", dtype), ("seed", seed), ("lr", lr), ("may_halve", micro_batch == "auto")): setattr(self, name, value)
-        self.factor = functools.partial(lr_factor, steps=steps, warmup_steps=warmup_steps, schedule=schedule)
-        self.batches = lambda: training_batches(data, batch_size, input_config(model), device, seed, crop_scale, start=self.step)
+
+    def batches(self): return training_batches(self.data, self.options.batch_size, input_config(self.model), self.device, self.options.seed, self.options.crop_scale, start=self.step)
+
+    def factor(self) -> float: return lr_factor(self.step, self.options.steps, self.options.warmup_steps, self.options.schedule) # of this step's rates
 
     def state(self) -> dict:
         return {"identity": self.identity, "step": self.step, "seconds": self.seconds, "micro_batch": self.micro_batch, "best": self.best, "weights": {name: p.detach() for name, p in self.trainable.items()},
@@ -283,17 +285,17 @@ class _Training: # one finetuning: what it needs at each step, and what a checkp
             for name, p in self.trainable.items(): p.copy_(state["weights"][name])
         for stepper, saved in zip(self.steppers, state["optimizers"]): stepper.load_state_dict(saved)
 
-# %% ../nbs/api/06_finetune.ipynb #c3135d99c
+# %% ../nbs/api/06_finetune.ipynb #c3149cb78
 def _accumulate(training: _Training, images: Tensor, labels: Tensor) -> Tensor: # the batch's gradients and loss, in parts that fit into memory
     while True:
         for stepper in training.steppers: stepper.zero_grad(set_to_none=True)
         try:
-            with seeded((training.seed + training.step) % 2**32): # of dropout, where a model has it
-                return _gradients(training.forward, images, labels, training.micro_batch, training.dtype)
+            with seeded((training.options.seed + training.step) % 2**32): # of dropout, where a model has it
+                return _gradients(training.forward, images, labels, training.micro_batch, training.options.dtype)
         except (RuntimeError, MemoryError) as error:
             smaller = training.micro_batch // 2
             if not _is_out_of_memory(error) or smaller == 0: raise
-            if not training.may_halve: raise Stopped(f"`micro_batch`: memory does not hold {training.micro_batch} images at a time; try {smaller} (the gradients add up to those of the whole batch), or 'auto'", training.record.tables()) from error
+            if training.options.micro_batch != "auto": raise Stopped(f"`micro_batch`: memory does not hold {training.micro_batch} images at a time; try {smaller} (the gradients add up to those of the whole batch), or 'auto'", training.record.tables()) from error
         if images.is_cuda: torch.cuda.empty_cache()
         warnings.warn(f"memory does not hold {training.micro_batch} images at a time; going on with {smaller}", stacklevel=2)
         training.micro_batch = smaller
@@ -304,21 +306,21 @@ def _take_step(training: _Training, images: Tensor, labels: Tensor):
     total, gradients, weights = training.norms()
     loss, total, *values = torch.cat([loss[None], total[None], gradients, weights]).tolist() # one transfer
     if not (math.isfinite(loss) and math.isfinite(total)):
-        raise NonFiniteLoss(f"the loss is {loss} and its gradient norm {total} at step {training.step} of {training.steps}; try a smaller `lr` than {training.lr}", training.record.tables())
-    if training.clip_norm is not None: clip_grads_with_norm_(list(training.trainable.values()), training.clip_norm, torch.tensor(total, device=training.device))
+        raise NonFiniteLoss(f"the loss is {loss} and its gradient norm {total} at step {training.step} of {training.options.steps}; try a smaller `lr` than {training.options.lr}", training.record.tables())
+    if training.options.clip_norm is not None: clip_grads_with_norm_(list(training.trainable.values()), training.options.clip_norm, torch.tensor(total, device=training.device))
     for stepper in training.steppers:
-        for group in stepper.param_groups: group["lr"] = group["peak"] * training.factor(training.step)
+        for group in stepper.param_groups: group["lr"] = group["peak"] * training.factor()
         stepper.step()
-    training.record.add(training.step, training.lr * training.factor(training.step), loss, total, values[:len(values) // 2], values[len(values) // 2:], training.micro_batch)
+    training.record.add(training.step, training.options.lr * training.factor(), loss, total, values[:len(values) // 2], values[len(values) // 2:], training.micro_batch)
     training.step += 1
 
 def _evaluate(training: _Training): # on the validation split; keeps the best weights
-    evaluation = {"step": training.step, **_validate(training.model, training.data.val, training.dtype)}
+    evaluation = {"step": training.step, **_validate(training.model, training.data.val, training.options.dtype)}
     training.record.evaluations.append(evaluation)
     if not training.best or not evaluation["val_accuracy"] <= training.best["val_accuracy"]: # nan without validation images: the last one is kept
         training.best = evaluation | {"weights": {name: p.detach().clone() for name, p in training.trainable.items()}}
 
-# %% ../nbs/api/06_finetune.ipynb #c3227ce41
+# %% ../nbs/api/06_finetune.ipynb #c328c172b
 def _train(training: _Training, path: Path | None, checkpoint_every: int, note: Callable | None, watch: Callable | None, progress: bool): # to the end
     def keep():
         training.seconds += time.perf_counter() - training.since
@@ -326,18 +328,18 @@ def _train(training: _Training, path: Path | None, checkpoint_every: int, note: 
         if path is None: return
         _save(path, training.state())
         if note is not None: note(training.record.tables())
-    training.since = time.perf_counter()
-    with _on_sigterm() if path is not None else contextlib.nullcontext(lambda: False) as asked, tqdm(total=training.steps, initial=training.step, desc="finetune", unit="step", mininterval=1, disable=not progress) as bar:
+    training.since, steps = time.perf_counter(), training.options.steps
+    with _on_sigterm() if path is not None else contextlib.nullcontext(lambda: False) as asked, tqdm(total=training.options.steps, initial=training.step, desc="finetune", unit="step", mininterval=1, disable=not progress) as bar:
         for images, labels in training.batches():
-            if training.step >= training.steps: break
+            if training.step >= steps: break
             _take_step(training, images, labels)
             if watch is not None: watch(training)
-            if training.step % training.eval_every == 0 or training.step == training.steps: _evaluate(training)
+            if training.step % training.options.eval_every == 0 or training.step == steps: _evaluate(training)
             bar.update()
-            if asked() and training.step < training.steps:
+            if asked() and training.step < steps:
                 keep()
-                raise Stopped(f"stopped by SIGTERM after step {training.step} of {training.steps}; the same call goes on from there", training.record.tables())
-            if training.step % checkpoint_every == 0 and training.step < training.steps: keep()
+                raise Stopped(f"stopped by SIGTERM after step {training.step} of {steps}; the same call goes on from there", training.record.tables())
+            if training.step % checkpoint_every == 0 and training.step < steps: keep()
     training.seconds += time.perf_counter() - training.since
 
 def _peak_memory(device: torch.device) -> int: # bytes: CUDA's allocator, or of the whole process so far
@@ -346,14 +348,14 @@ def _peak_memory(device: torch.device) -> int: # bytes: CUDA's allocator, or of 
 def _finish(training: _Training) -> Finetuned: # test the best weights
     with torch.no_grad():
         for name, p in training.trainable.items(): p.copy_(training.best["weights"][name])
-    predictions, tables, counts, best, clip = _test(training.model.eval(), training.data.test, training.dtype), training.record.tables(), training.counts, training.best, training.clip_norm
+    predictions, tables, counts, best, clip = _test(training.model.eval(), training.data.test, training.options.dtype), training.record.tables(), training.counts, training.best, training.options.clip_norm
     row = {"test_accuracy": (predictions.label == predictions.prediction).mean(), "val_accuracy": best["val_accuracy"], "best_step": best["step"],
            "majority_class": training.data.train.labels.mode().values.item(), "n_test": len(predictions), "component_parameters": counts.component,
            "final_norm_parameters": counts.final_norm, "head_parameters": counts.head, "trainable_parameters": counts.total, "clipped": (tables["steps"].grad_norm > (math.inf if clip is None else clip)).mean(),
-           "time_s": training.seconds, "images_per_s": training.identity["batch_size"] * training.steps / training.seconds, "peak_memory_bytes": _peak_memory(training.device)}
+           "time_s": training.seconds, "images_per_s": training.options.batch_size * training.options.steps / training.seconds, "peak_memory_bytes": _peak_memory(training.device)}
     return Finetuned(pd.DataFrame([row]), **tables, predictions=predictions)
 
-# %% ../nbs/api/06_finetune.ipynb #c335ca6ac
+# %% ../nbs/api/06_finetune.ipynb #c337e339a
 def finetune(
     model: nn.Module, # see `load_model`; trained in place, and left with the best checkpoint's weights
     data: Dataset, # see `load_dataset`
@@ -380,7 +382,7 @@ def finetune(
     checkpoint: str | Path | None = None, # go on from this file, if there is one, and write it now and then and on SIGTERM
     checkpoint_every: int = 500, # steps between checkpoints
     note: Callable[[dict[str, pd.DataFrame]], None] | None = None, # called with the rows so far after each checkpoint
-    watch: Callable | None = None, # called with the training after each step
+    watch: Callable | None = None, # called after each step with the training: its `step`, `trainable` parameters, `steppers` (the optimizers), ...
 ) -> Finetuned:
     "Finetune one component with the head (paper, Section 5), keep the checkpoint with the best validation accuracy, and test it."
     _check_fit(model, data)
@@ -388,7 +390,7 @@ def finetune(
                      final_norm=final_norm, crop_scale=crop_scale, layers=layers, schedule=schedule, head_lr=head_lr, micro_batch=micro_batch, dtype=dtype, compile=compile)
     check_training(**arguments, n_train=len(data.train.labels))
     check_number("checkpoint_every", checkpoint_every, minimum=1, integer=True)
-    training = _Training(model, data, **arguments, device=get_device(device))
+    training = _Training(model, data, arguments, get_device(device))
     if checkpoint is not None and (state := _restore(Path(checkpoint), training.identity)): training.resume(state)
     model.train()
     try: _train(training, None if checkpoint is None else Path(checkpoint), checkpoint_every, note, watch, progress)
