@@ -4,6 +4,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ def test_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
         if training.step == 5: raise KeyboardInterrupt
     options = QUICK | dict(steps=6, checkpoint=path, checkpoint_every=2)
     with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="the checkpoint training.pt could not be written, the training goes on"):
-        finetune(load_model("vit_mini", num_classes=2), data, "ln1", watch=stop, **options)
+        finetune(load_model("vit_mini", num_classes=2), data, "ln1", on_step=stop, **options)
     assert calls == [2, 4] and torch.load(path, weights_only=True)["step"] == 2 and [file.name for file in tmp_path.iterdir()] == ["training.pt"]
     model, expected = load_model("vit_mini", num_classes=2), load_model("vit_mini", num_classes=2)
     resumed, whole = finetune(model, data, "ln1", **options), finetune(expected, data, "ln1", **QUICK | dict(steps=6))
@@ -117,3 +118,33 @@ def test_killed_grid_equals_an_undisturbed_one(tmp_path):
         for table in ("steps", "layers", "evaluations", "predictions"): pd.testing.assert_frame_equal(run.table(table), runs["whole"][name].table(table), check_exact=True)
         unlike = ["time_s", "images_per_s", "peak_memory_bytes"]
         pd.testing.assert_frame_equal(run.table("summary").drop(columns=unlike), runs["whole"][name].table("summary").drop(columns=unlike), check_exact=True)
+
+
+def children(pid): return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_workers_end_with_their_grid(tmp_path):
+    "When a scheduler ends the main process alone, the workers keep a checkpoint and end too."
+    code = "import sys; from vit_plasticity.finetune import run_grid; run_grid(2, steps=100_000, seed=[0, 1], checkpoint_every=4, device='cpu', out_dir=sys.argv[1])"
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.DEVNULL)
+    checkpoints, deadline = lambda: list((tmp_path/"finetune").glob(".*.pt")), time.time() + 120
+    while len(checkpoints()) < 2 and time.time() < deadline: time.sleep(0.5)
+    workers = [pid for pid in children(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    process.terminate()
+    process.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.time() < deadline + 60: time.sleep(0.5)
+    assert len(workers) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    first = [torch.load(path, weights_only=True)["step"] for path in checkpoints()]
+    assert len(first) == 2 and min(first) >= 4
+
+
+def test_interrupt_keeps_a_checkpoint(tmp_path):
+    "Ctrl-C, or JupyterLab's stop button, ends a training after a step, and the same call goes on."
+    data, path = random_data(28), tmp_path/"training.pt"
+    interrupt = lambda training: os.kill(os.getpid(), signal.SIGINT) if training.step == 3 else None
+    options = QUICK | dict(steps=6, checkpoint=path)
+    with pytest.raises(KeyboardInterrupt): finetune(load_model("vit_mini", num_classes=2), data, "ln1", on_step=interrupt, **options)
+    assert torch.load(path, weights_only=True)["step"] == 3
+    with pytest.raises(ValueError, match="is of another training: input"): finetune(load_model("vit_mini", num_classes=2, normalization="half"), data, "ln1", **options)
+    resumed, whole = (finetune(load_model("vit_mini", num_classes=2), data, "ln1", **arguments) for arguments in (options, QUICK | dict(steps=6)))
+    pd.testing.assert_frame_equal(resumed.steps, whole.steps, check_exact=True)

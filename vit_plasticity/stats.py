@@ -13,7 +13,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from .core import check_choice, check_number, check_seed
 
-# %% ../nbs/api/08_stats.ipynb #c0588def9
+# %% ../nbs/api/08_stats.ipynb #c058e7c14
 def compare_predictions(
     predictions: dict[str, pd.DataFrame], # configuration -> image, label, prediction, over the same test images
     reference: str, # the configuration that the others are subtracted from
@@ -37,7 +37,7 @@ def compare_predictions(
     correct, rows = {name: (frame.label == frame.prediction).to_numpy(float) for name, frame in frames.items()}, []
     for name, right in correct.items():
         low, high = proportion_confint(right.sum(), len(right), alpha=1 - confidence, method="wilson")
-        row = {"configuration": name, "accuracy": right.mean(), "ci_low": low, "ci_high": high, "n": len(right)}
+        row = {"configuration": name, "accuracy": right.mean(), "ci_low": min(low, right.mean()), "ci_high": max(high, right.mean()), "n": len(right)} # at 0 and 1 rounding would leave the accuracy outside
         difference = correct[reference] - right
         if name != reference:
             interval = stats.bootstrap((difference,), np.mean, n_resamples=resamples, confidence_level=confidence, method="percentile",
@@ -46,11 +46,12 @@ def compare_predictions(
         rows.append(row)
     return pd.DataFrame(rows).reindex(columns=["configuration", "accuracy", "ci_low", "ci_high", "n", "lead", "lead_low", "lead_high"])
 
-# %% ../nbs/api/08_stats.ipynb #c110aa698
+# %% ../nbs/api/08_stats.ipynb #c12f2250f
 def select_lr(
     rows: pd.DataFrame, # dataset, configuration, lr, seed, val_accuracy, ... : a row a run
 ) -> pd.DataFrame: # the rows at the best learning rate of each (dataset, configuration), with `at_edge`: is it the grid's lowest or highest?
     "Keep the learning rate with the best mean validation accuracy over seeds (the lower one of equals)."
+    if missing := {"dataset", "configuration", "lr", "seed", "val_accuracy"} - set(rows.columns): raise ValueError(f"`rows` must have the columns dataset, configuration, lr, seed and val_accuracy; {', '.join(sorted(missing))} missing (a run's `component` may be renamed to configuration)")
     if rows[["lr", "val_accuracy"]].isna().any(axis=None): raise ValueError("`rows` must have `lr` and `val_accuracy` in each row; got nan: filter the runs")
     seeds = rows.groupby(["dataset", "configuration", "lr"]).seed.agg(lambda seeds: tuple(sorted(seeds))).groupby(["dataset", "configuration"]).nunique()
     if (seeds > 1).any(): raise ValueError(f"`rows` must hold the same seeds at each learning rate; those of {' '.join(seeds.index[seeds > 1][0])} differ")
@@ -60,7 +61,7 @@ def select_lr(
     best = best.merge(ends).assign(at_edge=lambda t: (t.lr == t.lowest) | (t.lr == t.highest)).drop(columns=["lowest", "highest"])
     return rows.merge(best, on=["dataset", "configuration", "lr"])
 
-# %% ../nbs/api/08_stats.ipynb #c12f02b6f
+# %% ../nbs/api/08_stats.ipynb #c13f02b6f
 def mean_over_seeds(
     rows: pd.DataFrame, # dataset, configuration, seed, and the column `value`
     value: str = "test_accuracy", # what to average
@@ -74,7 +75,7 @@ def mean_over_seeds(
     half = stats.t.ppf((1 + confidence) / 2, table.n - 1) * table["std"] / np.sqrt(table.n)
     return table.assign(ci_low=table["mean"] - half, ci_high=table["mean"] + half)[["dataset", "configuration", "mean", "std", "ci_low", "ci_high", "n"]]
 
-# %% ../nbs/api/08_stats.ipynb #c15fc4616
+# %% ../nbs/api/08_stats.ipynb #c16fc4616
 def pretraining_gain(
     rows: pd.DataFrame, # a row a run: dataset, pretrained, lr, seed, val_accuracy, test_accuracy, majority_class (the commonest training label)
     probes: pd.DataFrame, # dataset, label, prediction of linear probes
