@@ -9,8 +9,8 @@ __all__ = ['SCHEDULES', 'OPTIMIZERS', 'DTYPES', 'SAVE_AFTER', 'POOLINGS', 'PROBE
            'linear_probe', 'memory_report', 'protocol_settings', 'run_finetuning', 'run_linear_probe', 'run_grid',
            'loss_landscape', 'run_loss_landscape']
 
-# %% ../nbs/api/06_finetune.ipynb #c03121d3b
-import contextlib, copy, functools, inspect, itertools, math, os, signal, sys, threading, time, warnings
+# %% ../nbs/api/06_finetune.ipynb #c0366b7b7
+import contextlib, copy, functools, hashlib, inspect, itertools, math, os, signal, sys, threading, time, warnings
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -78,16 +78,25 @@ def make_optimizers(
     if others: made.append(torch.optim.SGD(others, momentum=0.9, fused=fused, **options) if optimizer == "sgd" else torch.optim.AdamW(others, fused=fused, **options))
     return made
 
-# %% ../nbs/api/06_finetune.ipynb #c13c67ac8
+# %% ../nbs/api/06_finetune.ipynb #c13ad1618
 DTYPES = ("float32", "tf32", "bfloat16") # of matrix products; weights and optimizer states are float32
 
 @contextlib.contextmanager
-def _precision(dtype: str, device: torch.device): # of what is computed within
+def _products(dtype: str): # of float32 numbers, forward and backward
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-    try:
-        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"): yield
+    try: yield
     finally: torch.set_float32_matmul_precision(before)
+
+def _autocast(dtype: str, device: torch.device): return torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16") # of a forward pass
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module): # each module's mode is put back
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try: yield
+    finally:
+        for module, mode in modes.items(): module.training = mode
 
 def _class_token(block: nn.Module, x: Tensor) -> Tensor: # (batch, tokens, dim) -> (batch, 1, dim): what the block returns for the first token
     attn, y = block.attn, block.norm1(x)
@@ -118,7 +127,7 @@ def make_forward(
         return model.forward_head(model.norm(_class_token(model.blocks[-1], x)))
     return forward
 
-# %% ../nbs/api/06_finetune.ipynb #c1837f06d
+# %% ../nbs/api/06_finetune.ipynb #c18cc23be
 @torch.inference_mode()
 def predict(
     model: nn.Module, # a timm model
@@ -127,12 +136,9 @@ def predict(
     dtype: str = "float32", # of matrix products: float32, tf32 or bfloat16
 ) -> Tensor: # float32 `(n, classes)`, on the CPU
     "The model's logits, in evaluation mode (the mode is put back)."
-    device, config, training = next(model.parameters()).device, input_config(model), model.training
-    model.eval()
-    forward = make_forward(model)
-    with _precision(check_choice("dtype", dtype, DTYPES), device): logits = [forward(preprocess(batch, config, device)).float().cpu() for batch in images.split(batch_size)]
-    model.train(training)
-    return torch.cat(logits)
+    device, config, forward = next(model.parameters()).device, input_config(model), make_forward(model)
+    check_choice("dtype", dtype, DTYPES)
+    with _evaluating(model), _products(dtype), _autocast(dtype, device): return torch.cat([forward(preprocess(batch, config, device)).float().cpu() for batch in images.split(batch_size)])
 
 # %% ../nbs/api/06_finetune.ipynb #c20ee1a3b
 class Stopped(RuntimeError):
@@ -180,9 +186,11 @@ class _Record: # the rows of a training, as lists that a checkpoint can hold
     def tables(self) -> dict[str, pd.DataFrame]:
         return {"steps": pd.DataFrame(self.rows), "layers": pd.DataFrame(self.layers, columns=["step", "layer", "grad_norm", "relative_grad_norm"]), "evaluations": pd.DataFrame(self.evaluations)}
 
-# %% ../nbs/api/06_finetune.ipynb #c2470c5c3
+# %% ../nbs/api/06_finetune.ipynb #c243ff9ff
 def _save(path: Path, state: dict): # whole or not at all; where it fails, the last one stays
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    for stale in path.parent.glob(f"{path.name}.*"): # of a process that was killed while it wrote
+        if stale != temporary and time.time() - stale.stat().st_mtime > 3_600: stale.unlink(missing_ok=True)
     try:
         torch.save(state, temporary)
         os.replace(temporary, path)
@@ -192,7 +200,9 @@ def _save(path: Path, state: dict): # whole or not at all; where it fails, the l
 
 def _restore(path: Path, identity: dict) -> dict | None: # what `_save` wrote
     if not path.is_file(): return None
-    try: state = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict) or "identity" not in state: raise ValueError("it is no checkpoint of a finetuning")
     except Exception as error: # a damaged file can raise anything
         raise ValueError(f"`checkpoint`: {path.name} can't be read ({' '.join(str(error).split())[:200]}); delete it to start anew") from None
     if unlike := [f"{key} {state['identity'].get(key)!r}, now {value!r}" for key, value in identity.items() if state["identity"].get(key) != value]:
@@ -211,15 +221,15 @@ def _signals(): # yields the list of signals that asked the process to end, whic
     finally:
         for number, handler in before.items(): signal.signal(number, handler)
 
-# %% ../nbs/api/06_finetune.ipynb #c27bc795d
+# %% ../nbs/api/06_finetune.ipynb #c2715a6f8
 def parse_layers(
     layers: str | list[int] | None, # blocks from 0, as a list or a text such as "0-3,11"; None: all
 ) -> list[int] | None:
     "The blocks that a text names."
-    if not isinstance(layers, str): return layers
+    if not isinstance(layers, str): return sorted(int(layer) for layer in layers) if isinstance(layers, (list, tuple)) and all(isinstance(layer, (int, np.integer)) for layer in layers) else layers
     try:
         ends = [[int(end) for end in part.split("-")] for part in layers.split(",")]
-        if any(len(pair) > 2 or pair != sorted(pair) for pair in ends): raise ValueError
+        if any(len(pair) > 2 or pair != sorted(pair) or pair[-1] > 10_000 for pair in ends): raise ValueError
     except ValueError: raise ValueError(f"`layers` must be blocks from 0 such as '0-3,11'; got {layers!r}") from None
     return sorted({layer for pair in ends for layer in range(pair[0], pair[-1] + 1)})
 
@@ -244,45 +254,58 @@ def check_training(
     if micro_batch not in (None, "auto"): check_number("micro_batch", micro_batch, minimum=1, maximum=batch_size, integer=True)
     if layers is not None and not (isinstance(layers, (list, tuple)) and layers): raise ValueError(f"`layers` must be None or a list of blocks, from 0; got {layers!r}")
 
-# %% ../nbs/api/06_finetune.ipynb #c297dd000
+# %% ../nbs/api/06_finetune.ipynb #c299ab5be
 def _is_out_of_memory(error: Exception) -> bool: return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
 
 def _gradients(forward: Callable, images: Tensor, labels: Tensor, micro_batch: int, dtype: str) -> Tensor: # add the batch's gradients up; returns its loss
     loss = torch.zeros((), device=images.device)
-    for part, targets in zip(images.split(micro_batch), labels.split(micro_batch)):
-        with _precision(dtype, images.device): share = F.cross_entropy(forward(part).float(), targets, reduction="sum") / len(labels)
-        share.backward()
-        loss += share.detach()
+    with _products(dtype):
+        for part, targets in zip(images.split(micro_batch), labels.split(micro_batch)):
+            with _autocast(dtype, images.device): share = F.cross_entropy(forward(part).float(), targets, reduction="sum") / len(labels)
+            share.backward()
+            loss += share.detach()
     return loss
 
-# %% ../nbs/api/06_finetune.ipynb #c308e8c42
-def _validate(model, split, dtype) -> dict: # loss and accuracy over all images of a split
+# %% ../nbs/api/06_finetune.ipynb #c30916c92
+def _logits(training, images: Tensor) -> Tensor: # in batches that fit into memory
+    while True:
+        try: return predict(training.model, images, training.eval_batch, training.options.dtype)
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error) or training.options.micro_batch != "auto" or training.eval_batch == 1: raise
+        training.eval_batch //= 2
+
+def _validate(training) -> dict: # loss and accuracy over all validation images
+    split = training.data.val
     if not len(split.labels): return {"val_loss": math.nan, "val_accuracy": math.nan}
-    logits = predict(model, split.images, dtype=dtype)
+    logits = _logits(training, split.images)
     return {"val_loss": F.cross_entropy(logits, split.labels).item(), "val_accuracy": (logits.argmax(1) == split.labels).double().mean().item()}
 
-def _test(model, split, dtype) -> pd.DataFrame: # image, label, prediction
-    return pd.DataFrame({"image": np.arange(len(split.labels)), "label": split.labels.numpy(), "prediction": predict(model, split.images, dtype=dtype).argmax(1).numpy()})
+def _test(training) -> pd.DataFrame: # image, label, prediction
+    split = training.data.test
+    return pd.DataFrame({"image": np.arange(len(split.labels)), "label": split.labels.numpy(), "prediction": _logits(training, split.images).argmax(1).numpy()})
 
 def _check_fit(model, data): # do the model and the data fit each other?
     if not isinstance(model, nn.Module) or not isinstance(data, Dataset):
         raise ValueError(f"`model` and `data` must be what `load_model` and `load_dataset` return; got {type(model).__name__} and {type(data).__name__}")
-    if not len(data.train.labels): raise ValueError(f"`data` must have training images; {data.name} is for testing alone")
+    if not len(data.train.labels) or not len(data.test.labels): raise ValueError(f"`data` must have training and test images; {data.name} has {len(data.train.labels)} and {len(data.test.labels)}")
     if len(data.train.labels.unique()) < 2: raise ValueError(f"`data` must have training images of at least 2 classes; {data.name} has one")
+    if odd := [f"{name} in {p.dtype}" for name, p in model.named_parameters() if p.dtype != torch.float32]: raise ValueError(f"`model` must have float32 weights; got {odd[0]}; use dtype='bfloat16' for products in bfloat16")
+    blocks(model)
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
 
-# %% ../nbs/api/06_finetune.ipynb #c31366b8d
+# %% ../nbs/api/06_finetune.ipynb #c31b22f9b
 class _Training: # one finetuning: what it needs at each step, and what a checkpoint holds
     def __init__(self, model: nn.Module, data: Dataset, options: dict, device: torch.device): # options: the arguments of `finetune` that the result depends on
         o = self.options = SimpleNamespace(**options)
         self.counts, self.model, self.data, self.device = set_trainable(model, o.component, o.final_norm, o.layers), model.to(device), data, device
-        self.identity = {name: value for name, value in options.items() if name not in ("micro_batch", "compile")} | {"input": [list(value) if isinstance(value, tuple) else value for value in input_config(model)], "device": device.type, "data": data.sha256, "weights": checksum(model.state_dict())}
+        self.identity = {name: value for name, value in options.items() if name not in ("micro_batch", "compile")} | {"input": [list(value) if isinstance(value, tuple) else value for value in input_config(model)], "device": device.type, "data": data.sha256, "model": hashlib.sha256(f"{model} {model.blocks[0].attn.num_heads}".encode()).hexdigest(), "weights": checksum(model.state_dict())}
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.steppers = make_optimizers(self.trainable, o.optimizer, o.lr, o.weight_decay, o.head_lr)
         self.norms = _Norms(self.trainable, component_parameters(model, o.component, o.layers), len(model.blocks))
         self.forward = torch.compile(make_forward(model)) if o.compile else make_forward(model)
-        self.micro_batch = o.batch_size if o.micro_batch in (None, "auto") else int(o.micro_batch)
+        self.micro_batch = o.batch_size if o.micro_batch in (None, "auto") else o.micro_batch
+        self.eval_batch = 250 if o.micro_batch in (None, "auto") else min(250, 2 * o.micro_batch)
         self.record, self.best, self.step, self.seconds = _Record(self.counts.component), {}, 0, 0.0
 
     def batches(self): return training_batches(self.data, self.options.batch_size, input_config(self.model), self.device, self.options.seed, self.options.crop_scale, start=self.step)
@@ -300,7 +323,7 @@ class _Training: # one finetuning: what it needs at each step, and what a checkp
             for name, p in self.trainable.items(): p.copy_(state["weights"][name])
         for stepper, saved in zip(self.steppers, state["optimizers"]): stepper.load_state_dict(saved)
 
-# %% ../nbs/api/06_finetune.ipynb #c3249cb78
+# %% ../nbs/api/06_finetune.ipynb #c32da7927
 def _accumulate(training: _Training, images: Tensor, labels: Tensor) -> Tensor: # the batch's gradients and loss, in parts that fit into memory
     while True:
         for stepper in training.steppers: stepper.zero_grad(set_to_none=True)
@@ -321,7 +344,8 @@ def _take_step(training: _Training, images: Tensor, labels: Tensor):
     total, gradients, weights = training.norms()
     loss, total, *values = torch.cat([loss[None], total[None], gradients, weights]).tolist() # one transfer
     if not (math.isfinite(loss) and math.isfinite(total)):
-        raise NonFiniteLoss(f"the loss is {loss} and its gradient norm {total} at step {training.step} of {training.options.steps}; try a smaller `lr` than {training.options.lr}", training.record.tables())
+        remedy = f"try a smaller `lr` than {training.options.lr}" if training.step else "are the model's weights finite?"
+        raise NonFiniteLoss(f"the loss is {loss} and its gradient norm {total} at step {training.step} of {training.options.steps}; {remedy}", training.record.tables())
     if training.options.clip_norm is not None: clip_grads_with_norm_(list(training.trainable.values()), training.options.clip_norm, torch.tensor(total, device=training.device))
     for stepper in training.steppers:
         for group in stepper.param_groups: group["lr"] = group["peak"] * training.factor()
@@ -330,12 +354,14 @@ def _take_step(training: _Training, images: Tensor, labels: Tensor):
     training.step += 1
 
 def _evaluate(training: _Training): # on the validation split; keeps the best weights
-    evaluation = {"step": training.step, **_validate(training.model, training.data.val, training.options.dtype)}
+    evaluation = {"step": training.step, **_validate(training)}
+    if len(training.data.val.labels) and not math.isfinite(evaluation["val_loss"]):
+        raise NonFiniteLoss(f"the validation loss is {evaluation['val_loss']} after step {training.step} of {training.options.steps}; try a smaller `lr` than {training.options.lr}", training.record.tables())
     training.record.evaluations.append(evaluation)
     if not training.best or not evaluation["val_accuracy"] <= training.best["val_accuracy"]: # nan without validation images: the last one is kept
         training.best = evaluation | {"weights": {name: p.detach().clone() for name, p in training.trainable.items()}}
 
-# %% ../nbs/api/06_finetune.ipynb #c338d26d4
+# %% ../nbs/api/06_finetune.ipynb #c33d231b5
 SAVE_AFTER = 60 # seconds after which a checkpoint is written, whatever the number of steps
 
 def _train(training: _Training, path: Path | None, checkpoint_every: int, on_checkpoint: Callable | None, on_step: Callable | None, progress: bool): # to the end
@@ -369,14 +395,15 @@ def _peak_memory(device: torch.device) -> int: # bytes: CUDA's allocator, or of 
 def _finish(training: _Training) -> Finetuned: # test the best weights
     with torch.no_grad():
         for name, p in training.trainable.items(): p.copy_(training.best["weights"][name])
-    predictions, tables, counts, best, clip = _test(training.model.eval(), training.data.test, training.options.dtype), training.record.tables(), training.counts, training.best, training.options.clip_norm
+    training.model.eval()
+    predictions, tables, counts, best, clip = _test(training), training.record.tables(), training.counts, training.best, training.options.clip_norm
     row = {"test_accuracy": (predictions.label == predictions.prediction).mean(), "val_accuracy": best["val_accuracy"], "best_step": best["step"],
            "majority_class": training.data.train.labels.mode().values.item(), "n_classes": len(training.data.classes), "n_test": len(predictions), "component_parameters": counts.component,
            "final_norm_parameters": counts.final_norm, "head_parameters": counts.head, "trainable_parameters": counts.total, "clipped": (tables["steps"].grad_norm > (math.inf if clip is None else clip)).mean(),
            "time_s": training.seconds, "images_per_s": training.options.batch_size * training.options.steps / training.seconds, "peak_memory_bytes": _peak_memory(training.device)}
     return Finetuned(pd.DataFrame([row]), **tables, predictions=predictions)
 
-# %% ../nbs/api/06_finetune.ipynb #c3405cf2e
+# %% ../nbs/api/06_finetune.ipynb #c3417b0f9
 def finetune(
     model: nn.Module, # see `load_model`; trained in place, and left with the best checkpoint's weights
     data: Dataset, # see `load_dataset`
@@ -411,7 +438,9 @@ def finetune(
     arguments = dict(component=component, optimizer=optimizer, lr=lr, steps=steps, warmup_steps=steps // 10 if warmup_steps is None else warmup_steps, batch_size=batch_size, seed=seed, weight_decay=weight_decay, clip_norm=clip_norm, eval_every=eval_every,
                      final_norm=final_norm, crop_scale=crop_scale, layers=parse_layers(layers), schedule=schedule, head_lr=head_lr, micro_batch=micro_batch, dtype=dtype, compile=compile)
     check_training(**arguments, n_train=len(data.train.labels))
-    check_number("checkpoint_every", checkpoint_every, minimum=1, integer=True)
+    check_number("checkpoint_every", checkpoint_every, minimum=1, integer=True), check_flag("progress", progress)
+    arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
+    if checkpoint is not None and (not isinstance(checkpoint, (str, Path)) or not Path(checkpoint).parent.is_dir() or Path(checkpoint).is_dir()): raise ValueError(f"`checkpoint` must be the path of a file in a folder that exists; got {str(checkpoint)!r}")
     training = _Training(model, data, arguments, get_device(device))
     if checkpoint is not None and (state := _restore(Path(checkpoint), training.identity)): training.resume(state)
     model.train()
@@ -421,7 +450,7 @@ def finetune(
         raise
     return _finish(training)
 
-# %% ../nbs/api/06_finetune.ipynb #c48fe02d3
+# %% ../nbs/api/06_finetune.ipynb #c482d7828
 POOLINGS, PROBES = ("mean", "cls"), ("logistic", "sgd")
 
 @torch.inference_mode()
@@ -433,21 +462,20 @@ def pooled_features(
     after: str = "block", # block: what it returns; or what one of its components returns: mha, fc1, fc2, ln2, ln1
 ) -> np.ndarray: # float32 `(n, dim)`, after fc1 `(n, hidden)`
     "Features of a block or one of its components, in evaluation mode, before the final norm."
-    maps, training = model_maps(model), model.training
+    maps = model_maps(model)
     check_choice("pooling", pooling, POOLINGS), check_choice("after", after, ("block", *COMPONENTS))
     layer = len(maps.blocks) - 1 if layer is None else int(check_number("layer", layer, minimum=0, maximum=len(maps.blocks) - 1, integer=True))
-    model.eval()
     features = []
-    for images in batches:
-        x = maps.embed(images)
-        for block in maps.blocks[:layer]: x = block.run(x)[1]
-        seen, x = maps.blocks[layer].run(x)
-        tokens = x if after == "block" else seen[after][1]
-        features.append((tokens.mean(1) if pooling == "mean" else tokens[:, 0]).cpu())
-    model.train(training)
+    with _evaluating(model):
+        for images in batches:
+            x = maps.embed(images)
+            for block in maps.blocks[:layer]: x = block.run(x)[1]
+            seen, x = maps.blocks[layer].run(x)
+            tokens = x if after == "block" else seen[after][1]
+            features.append((tokens.mean(1) if pooling == "mean" else tokens[:, 0]).cpu())
     return torch.cat(features).numpy()
 
-# %% ../nbs/api/06_finetune.ipynb #c493564a5
+# %% ../nbs/api/06_finetune.ipynb #c49fb89ec
 def _plain_batches(model: nn.Module, images: Tensor, batch_size: int = 250): # preprocessed, in order
     config, device = input_config(model), next(model.parameters()).device
     return (preprocess(batch, config, device) for batch in images.split(batch_size))
@@ -460,12 +488,13 @@ def _augmented_epoch(model: nn.Module, data: Dataset, seed: int, batch_size: int
             yield images
     return batches(), labels
 
-def _sgd_probe(epochs: Callable, classes: int, n: int, seed: int) -> nn.Linear: # Caron et al.: `epochs(i)` gives features and labels of epoch i
-    batch, total, step = min(128, n), 100 * math.ceil(n / min(128, n)), 0
-    layer = optimizer = None
+def _sgd_probe(epochs: Callable, classes: int, seed: int) -> nn.Linear: # Caron et al.: `epochs(i)` gives features and labels of epoch i
+    layer, optimizer, step = None, None, 0
     for epoch in range(100):
         features, labels = (torch.from_numpy(array) for array in epochs(epoch))
         if layer is None:
+            batch = min(128, len(labels))
+            total = 100 * math.ceil(len(labels) / batch)
             layer = nn.Linear(features.shape[1], classes)
             nn.init.normal_(layer.weight, std=0.01, generator=torch.Generator().manual_seed(seed)), nn.init.zeros_(layer.bias)
             optimizer = torch.optim.SGD(layer.parameters(), lr=0.001 * batch / 256, momentum=0.9)
@@ -477,7 +506,7 @@ def _sgd_probe(epochs: Callable, classes: int, n: int, seed: int) -> nn.Linear: 
             step += 1
     return layer
 
-# %% ../nbs/api/06_finetune.ipynb #c50e59d7b
+# %% ../nbs/api/06_finetune.ipynb #c50e157b9
 def _check_probe(pooling, layer, after, method, augmented): # before anything is loaded
     for name, value, choices in (("pooling", pooling, POOLINGS), ("after", after, ("block", *COMPONENTS)), ("method", method, PROBES)): check_choice(name, value, choices)
     if layer is not None: check_number("layer", layer, minimum=0, integer=True)
@@ -504,11 +533,11 @@ def linear_probe(
     plain = None if augmented else (features(_plain_batches(model, data.train.images)), data.train.labels.numpy())
     def epoch(i): # features and labels
         if plain is not None: return plain
-        batches, labels = _augmented_epoch(model, data, seed + i)
+        batches, labels = _augmented_epoch(model, data, (seed + i) % 2**32)
         return features(batches), torch.cat(labels).numpy()
     test = features(_plain_batches(model, data.test.images))
     if method == "logistic": prediction = make_pipeline(Normalizer(), StandardScaler(), LogisticRegression(max_iter=5_000)).fit(*epoch(0)).predict(test)
-    else: prediction = _sgd_probe(epoch, len(data.classes), len(data.train.labels), seed)(torch.from_numpy(test)).argmax(1).numpy()
+    else: prediction = _sgd_probe(epoch, len(data.classes), seed)(torch.from_numpy(test)).argmax(1).numpy()
     return pd.DataFrame({"image": np.arange(len(data.test.labels)), "label": data.test.labels.numpy(), "prediction": prediction})
 
 # %% ../nbs/api/06_finetune.ipynb #c568736fd
@@ -575,7 +604,7 @@ def protocol_settings(
     scale = 1 if optimizer == "sgd" else 100
     return settings | {"optimizer": optimizer, "lr": settings["lr"] / scale, "lrs": tuple(lr / scale for lr in settings["lrs"])}
 
-# %% ../nbs/api/06_finetune.ipynb #c666022a4
+# %% ../nbs/api/06_finetune.ipynb #c66e6672c
 HEADS = ("default", "zeros") # initial weights of the head
 
 def _complete(protocol: str, dataset: str, n_train: int, **given) -> tuple[dict, str | None]: # arguments of `finetune`, checked, with the protocol's where None is given; and the normalisation
@@ -585,12 +614,15 @@ def _complete(protocol: str, dataset: str, n_train: int, **given) -> tuple[dict,
     if given["warmup_steps"] is None and given["steps"] is not None: training["warmup_steps"] = settings["warmup_steps"] * training["steps"] // settings["steps"] # the same share
     if given["eval_every"] is None: training["eval_every"] = max(1, settings["eval_every"] * training["steps"] // settings["steps"])
     training |= {"component": "+".join(parse_components(training["component"])), "layers": parse_layers(training["layers"]), "weight_decay": 0.0, "clip_norm": 1.0}
-    normalization, augment = check_choice("normalization", training.pop("normalization") or "own", ("own", *NORMALIZATIONS)), training.pop("augment")
+    normalization, augment = check_choice("normalization", "own" if training["normalization"] is None else training["normalization"], ("own", *NORMALIZATIONS)), training.pop("augment")
+    del training["normalization"]
     if augment is not None: check_flag("augment", augment)
     training["crop_scale"] = settings["crop_scale"] if augment is None else 0.08 if augment else None
     check_choice("head_init", training.pop("head_init"), HEADS)
     if given["batch_size"] is None and training["batch_size"] > n_train: raise ValueError(f"`batch_size`: the protocol's {training['batch_size']} is more than the {n_train} training images of {dataset}; give a smaller `batch_size`, or more images")
     check_training(**training, n_train=n_train)
+    same = {name: None for name, default in (("head_lr", "lr"), ("micro_batch", "batch_size")) if training[name] == training[default]} # what says nothing new
+    training |= {name: kind(training[name]) for name, kind in (("head_lr", float), ("micro_batch", int)) if training[name] not in (None, "auto")} | same
     return training | {name: kind(training[name]) for name, kind in (("lr", float), ("steps", int), ("warmup_steps", int), ("batch_size", int), ("eval_every", int), ("seed", int))}, normalization # one value, one run
 
 # %% ../nbs/api/06_finetune.ipynb #c67ea153a
@@ -652,7 +684,7 @@ def run_finetuning(
 
 COMPLETED = ("component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "eval_every", "seed", "final_norm", "normalization", "augment", "layers", "schedule", "head_lr", "head_init", "micro_batch", "dtype", "compile") # what `_complete` reads
 
-# %% ../nbs/api/06_finetune.ipynb #c697db97e
+# %% ../nbs/api/06_finetune.ipynb #c692d62a2
 def run_linear_probe(
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # see `load_dataset`
@@ -667,11 +699,12 @@ def run_linear_probe(
     **probe, # pooling, layer, after, method, augmented: see `linear_probe`
 ) -> Run: # table: predictions
     "Fit `linear_probe` and store its predictions; a probe that is stored already is loaded."
-    device, out_dir, normalization = get_device(device), get_out_dir(out_dir), check_choice("normalization", normalization or "own", ("own", *NORMALIZATIONS))
+    device, out_dir, normalization = get_device(device), get_out_dir(out_dir), check_choice("normalization", "own" if normalization is None else normalization, ("own", *NORMALIZATIONS))
     settings = {name: parameter.default for name, parameter in inspect.signature(linear_probe).parameters.items() if name not in ("model", "data", "seed")}
     for name in probe: check_choice("argument", name, settings)
     settings |= probe
     _check_probe(**settings)
+    settings["layer"], seed = settings["layer"] if settings["layer"] is None else int(settings["layer"]), check_seed(seed)
     data = load_dataset(dataset, data_dir, image_size(model, img_size), crops=settings["augmented"] is True)
     network = _load_network(model, None, pretrained, seed, normalization, weights, img_size).to(device)
     parameters = _identity(model, network, data, device, normalization) | settings | {"seed": seed, "pretrained": pretrained, "img_size": img_size}
@@ -711,7 +744,7 @@ def _grid(lists: dict) -> list[dict]: # all combinations, each checked before an
     for run in runs: completed(run, sizes(*run["data"]))
     return grid
 
-# %% ../nbs/api/06_finetune.ipynb #c7219bb66
+# %% ../nbs/api/06_finetune.ipynb #c72be8e71
 def run_grid(
     processes: int = 2, # runs at the same time, one thread each
     **lists, # arguments of `run_finetuning`, each a value or several
@@ -720,10 +753,14 @@ def run_grid(
     check_number("processes", processes, minimum=1, integer=True)
     grid, failures = _grid(lists), []
     with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent, (os.getpid(),)) as pool:
-        futures = {pool.submit(_run_one, arguments): arguments for arguments in grid}
-        for future in tqdm(as_completed(futures), total=len(grid), desc="runs", unit="run"):
-            if isinstance(error := future.exception(), BrokenExecutor): raise RuntimeError("a worker process was killed (is memory short?); what it stored is safe: run the grid again to go on") from error
-            if error is not None: failures.append(f"{futures[future]}: {error}")
+        try:
+            futures = {pool.submit(_run_one, arguments): arguments for arguments in grid}
+            for future in tqdm(as_completed(futures), total=len(grid), desc="runs", unit="run"):
+                if isinstance(error := future.exception(), BrokenExecutor): raise RuntimeError("a worker process was killed (is memory short?); what it stored is safe: run the grid again to go on") from error
+                if error is not None: failures.append(f"{futures[future]}: {error}")
+        except BaseException: # an interrupt, too, ends the runs that have not begun
+            pool.shutdown(cancel_futures=True)
+            raise
     if failures: raise RuntimeError(f"{len(failures)} of {len(grid)} runs failed; the first is {failures[0]}")
     return [load_run(future.result()) for future in futures]
 
@@ -741,7 +778,7 @@ def _plane(points: Tensor) -> tuple[Tensor, Tensor, float]: # (steps, n): coordi
     coordinates = (vectors - vectors[-1])[:, :2] * scales
     return coordinates, ((vectors[:, :2] / scales).T.float() @ centred), (values[:2].sum() / values.sum()).item()
 
-# %% ../nbs/api/06_finetune.ipynb #c78b0facb
+# %% ../nbs/api/06_finetune.ipynb #c78688991
 def loss_landscape(
     model: nn.Module, # see `load_model`; left as it was
     data: Dataset, # see `load_dataset`
@@ -763,9 +800,10 @@ def loss_landscape(
     network, points = copy.deepcopy(model), []
     def collect(training): points.append(torch.cat([p.detach().flatten().cpu() for p in training.trainable.values()]))
     set_trainable(network, component)
-    points.append(torch.cat([p.detach().flatten() for p in network.parameters() if p.requires_grad]))
+    points.append(torch.cat([p.detach().flatten().cpu() for p in network.parameters() if p.requires_grad]))
     finetune(network, data, component, optimizer, lr, steps, 0, batch_size, seed, eval_every=steps, schedule="constant", device=device, progress=progress, on_step=collect)
     coordinates, directions, explained = _plane(torch.stack(points))
+    if not math.isfinite(explained): raise ValueError(f"`lr` must be large enough for the weights to move; got {lr}")
     parameters, labels, images = [p for p in network.parameters() if p.requires_grad], data.train.labels[:n_images], data.train.images[:n_images]
     def loss_at(vector):
         _move(parameters, vector)
@@ -776,7 +814,7 @@ def loss_landscape(
     losses = [loss_at(points[-1] + x * directions[0] + y * directions[1]) for x, y in tqdm(grid, desc="surface", unit="point", mininterval=1, disable=not progress)]
     return path, pd.DataFrame([(x, y, loss) for (x, y), loss in zip(grid, losses)], columns=["x", "y", "loss"])
 
-# %% ../nbs/api/06_finetune.ipynb #c813fee9a
+# %% ../nbs/api/06_finetune.ipynb #c81614f1d
 def run_loss_landscape(
     components: str = "mha,ln1", # several, joined by commas
     model: str = "vit_mini", # see `load_model`
@@ -796,6 +834,8 @@ def run_loss_landscape(
 ) -> Run: # tables: paths and surfaces, with the component
     "Store what `loss_landscape` finds for each component; a run that is stored already is loaded."
     names = ["+".join(parse_components(component)) for component in components.replace(" ", "").split(",")]
+    if len(set(names)) < len(names): raise ValueError(f"`components` must name each once; got {components!r}")
+    lr, seed = float(check_number("lr", lr, above=0)), check_seed(seed)
     device, out_dir, data = get_device(device), get_out_dir(out_dir), load_dataset(dataset, data_dir, image_size(model))
     check_choice("normalization", normalization, ("own", *NORMALIZATIONS))
     network = _load_network(model, len(data.classes), pretrained, seed, normalization, None, None)

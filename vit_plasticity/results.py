@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['run_id', 'Run', 'provenance', 'load_run', 'note_run', 'stored_run', 'combine_runs', 'read_runs']
 
-# %% ../nbs/api/01_results.ipynb #c031ba699
+# %% ../nbs/api/01_results.ipynb #c031c4bd4
 import datetime, hashlib, json, os, platform, shutil, subprocess, time, uuid, warnings
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,6 +14,7 @@ from typing import Callable
 
 import pandas as pd
 import torch
+from filelock import FileLock
 from pyarrow import ArrowException
 
 from .core import check_choice, clone_root, get_out_dir
@@ -50,7 +51,7 @@ def provenance() -> dict: # versions, commit and machine
             "modified": bool(git("status", "--porcelain", "--", "vit_plasticity")) if root else None,
             "processor": platform.machine(), "threads": torch.get_num_threads()}
 
-# %% ../nbs/api/01_results.ipynb #c10a21348
+# %% ../nbs/api/01_results.ipynb #c101ea148
 def load_run(
     folder: Path, # of one run
 ) -> Run: # with status "damaged" if it can't be read
@@ -71,10 +72,10 @@ def _write_run(folder: Path, info: dict, tables: dict): # into a temporary folde
     try:
         for name, table in tables.items(): table.to_parquet(temporary/f"{name}.parquet", index=False)
         (temporary/"run.json").write_text(json.dumps(info | {"tables": sorted(tables)}, indent=1), encoding="utf-8")
-        if folder.exists() and load_run(folder).info["status"] != "finished": shutil.rmtree(folder, ignore_errors=True) # an earlier failure
-        try: os.rename(temporary, folder)
-        except OSError: # another process has stored the same run meanwhile?
-            if load_run(folder).info["status"] == "damaged": raise
+        with FileLock(folder.parent/".lock"): # so that no process replaces what another has finished meanwhile
+            if folder.exists() and load_run(folder).info["status"] == "finished": return
+            shutil.rmtree(folder, ignore_errors=True) # an earlier failure, or the rows so far
+            os.rename(temporary, folder)
     finally: shutil.rmtree(temporary, ignore_errors=True)
 
 # %% ../nbs/api/01_results.ipynb #c11ffbd73
