@@ -625,7 +625,9 @@ def _complete(protocol: str, dataset: str, n_train: int, **given) -> tuple[dict,
     training |= {name: kind(training[name]) for name, kind in (("head_lr", float), ("micro_batch", int)) if training[name] not in (None, "auto")} | same
     return training | {name: kind(training[name]) for name, kind in (("lr", float), ("steps", int), ("warmup_steps", int), ("batch_size", int), ("eval_every", int), ("seed", int))}, normalization # one value, one run
 
-# %% ../nbs/api/06_finetune.ipynb #c67ea153a
+# %% ../nbs/api/06_finetune.ipynb #c67f05f6a
+COMPLETED = ("component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "eval_every", "seed", "final_norm", "normalization", "augment", "layers", "schedule", "head_lr", "head_init", "micro_batch", "dtype", "compile") # what `_complete` reads
+
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device, normalization: str) -> dict: # what every run depends on
     return model_identity(model, network) | {"dataset": data.name, "data_sha256": data.sha256, "normalization": normalization, "device": device.type}
 
@@ -634,7 +636,7 @@ def _load_network(model: str, classes: int | None, pretrained: bool, seed: int, 
     if head_init == "zeros": nn.init.zeros_(network.head.weight), nn.init.zeros_(network.head.bias)
     return network
 
-# %% ../nbs/api/06_finetune.ipynb #c68dba7ea
+# %% ../nbs/api/06_finetune.ipynb #c68284658
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -677,12 +679,9 @@ def run_finetuning(
     network = _load_network(model, len(data.classes), pretrained, seed, normalization, weights, img_size, head_init)
     parameters = _identity(model, network, data, device, normalization) | training | {"pretrained": pretrained, "protocol": protocol, "head_init": head_init, "img_size": img_size}
     checkpoint = out_dir/"finetune"/f".{run_id(parameters)}.pt"
-    note = functools.partial(note_run, "finetune", parameters, out_dir=out_dir)
-    run = stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, device=str(device), progress=progress, checkpoint=checkpoint, checkpoint_every=checkpoint_every, on_checkpoint=note)), out_dir)
+    run = stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, device=str(device), progress=progress, checkpoint=checkpoint, checkpoint_every=checkpoint_every, on_checkpoint=functools.partial(note_run, "finetune", parameters, out_dir=out_dir))), out_dir)
     checkpoint.unlink(missing_ok=True)
     return run
-
-COMPLETED = ("component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "eval_every", "seed", "final_norm", "normalization", "augment", "layers", "schedule", "head_lr", "head_init", "micro_batch", "dtype", "compile") # what `_complete` reads
 
 # %% ../nbs/api/06_finetune.ipynb #c692d62a2
 def run_linear_probe(
