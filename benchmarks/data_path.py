@@ -7,7 +7,7 @@ the batch. The photos are 256 JPEG files of 500 x 375 pixels, quality 90, cut at
   small               32 x 32 bytes in memory: `preprocess`
   stored              photos that are decoded already: what `load_dataset` maps, shuffled and cropped by `training_batches`, or in order by `preprocess`
   first pass          photos that are not: `load_dataset`, which decodes and stores, and one epoch
-Times are medians of the repeats, after one that does not count. Ratios are medians of the ratios within a repeat. On a device, batches are made there. About 4 minutes.
+Times are medians of the repeats, after one that does not count. Ratios are medians of the ratios within a repeat. On a device, batches are made there. About 2 minutes.
 """
 import os
 import platform

@@ -5,7 +5,7 @@
 Writes benchmarks/finetune_equivalence.csv. The plain loop has timm's whole forward pass, `clip_grad_norm_` and torch's SGD, on the same batches and from the same head; it keeps the weights that are best on the validation split, as `finetune` does.
   float32     `finetune`: the class-token-only last block
   bfloat16    the same with matrix products in bfloat16 (autocast), also in evaluation
-For each component the table gives the mean difference of test accuracy to the plain loop over the seeds, its 90 % Student interval, and whether that lies within one percentage point (two one-sided tests at 5 %). About 13 minutes for 8 seeds on two cores.
+For each component the table gives the mean difference of test accuracy to the plain loop over the seeds, its 90 % Student interval, and whether that lies within one percentage point (two one-sided tests at 5 %). About 15 minutes for 8 seeds on two cores.
 """
 import platform
 import sys

@@ -8,7 +8,7 @@ Writes benchmarks/finetune_step.csv. A step takes 16 images (on a GPU 128) of 32
   bfloat16      the same under autocast (on a CPU only where it has bfloat16 arithmetic)
   floor         the matrix products that cannot be saved: forward for all tokens but the last block's queries, outputs and MLP of other tokens than the class token, the same again for the gradients of activations down to the lowest
                 trainable tensor, and for those of trainable matrices, at the speed of a plain float32 product of the size of FC1 in this run
-Seconds are medians a step of the repeats, after one that does not count. Memory is the peak beyond that before the steps, of a process that does nothing else. About 15 minutes on two cores.
+Seconds are medians a step of the repeats, after one that does not count. Memory is the peak beyond that before the steps, of a process that does nothing else. About 8 minutes on two cores.
 """
 import platform
 import subprocess

@@ -339,9 +339,9 @@ def test_own_splits(tmp_path):
     write_classes(root/"train"/"red", {"nested": COLOURS["red"]})
     assert sizes(load_own(root, tmp_path)[0]) == [30, 6, 9]
     write_classes(root/"dev", n=2)
-    refused("keep one each of train, val and test", lambda: load_own(root, tmp_path))
+    refused("has Validation and dev and test and train; beside train and test keep one folder", lambda: load_own(root, tmp_path))
     (root/"dev").rename(root/"holdout")
-    refused("has train and test folders, and holdout", lambda: load_own(root, tmp_path))
+    refused("has Validation and holdout and test and train; beside train and test keep one folder", lambda: load_own(root, tmp_path))
     shutil.rmtree(root/"holdout")
     shutil.rmtree(root/"test")
     refused("has Validation and train but no test folder", lambda: load_own(root, tmp_path))

@@ -101,16 +101,15 @@ def test_killed_grid_equals_an_undisturbed_one(tmp_path):
     "All processes of a grid are killed at random moments, several times; what is stored in the end is the same, row by row."
     code = f"import sys; from vit_plasticity.finetune import run_grid; run_grid(2, {GRID}, out_dir=sys.argv[1])"
     start = lambda folder: subprocess.Popen([sys.executable, "-c", code, str(folder)], start_new_session=True, stderr=subprocess.DEVNULL)
-    rng, kills = random.Random(0), 0
+    rng, kills, checkpoints = random.Random(0), 0, lambda: {path: path.stat().st_mtime_ns for path in (tmp_path/"killed"/"finetune").glob(".*.pt") if path.exists()}
     while kills < 3:
-        process = start(tmp_path/"killed")
-        try:
-            process.wait(timeout=6 + 4 * rng.random()) # importing takes some seconds
-            break
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            kills += 1
+        before, process = checkpoints(), start(tmp_path/"killed")
+        while checkpoints() == before and process.poll() is None: time.sleep(0.02) # it imports, and begins
+        time.sleep(rng.random())
+        if process.poll() is not None: break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
     assert kills >= 1 and start(tmp_path/"killed").wait() == 0 and start(tmp_path/"whole").wait() == 0
     runs = {name: {path.name: load_run(path) for path in (tmp_path/name/"finetune").glob("[!.]*")} for name in ("killed", "whole")}
     assert runs["killed"].keys() == runs["whole"].keys() and len(runs["whole"]) == 4 and not list((tmp_path/"killed"/"finetune").glob(".*.pt"))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COMPONENTS', 'CONFIGURATIONS', 'ASSETS', 'check_choice', 'parse_components', 'check_number', 'check_seed',
-           'check_flag', 'check_parameters', 'seeded', 'get_device', 'checksum', 'manifest', 'clone_root',
+           'check_flag', 'check_parameters', 'seeded', 'get_device', 'checksum', 'manifest', 'replacing', 'clone_root',
            'get_data_dir', 'get_out_dir']
 
 # %% ../nbs/api/00_core.ipynb #c0309b2a8
@@ -162,13 +162,25 @@ def manifest(
     "What is known of the shipped files."
     return json.loads((ASSETS/"manifest.json").read_text(encoding="utf-8"))[kind]
 
-# %% ../nbs/api/00_core.ipynb #c304e2f14
+# %% ../nbs/api/00_core.ipynb #c31799bc4
+@contextmanager
+def replacing(
+    path: Path, # the file to write
+):
+    "Yield a hidden path beside `path` to write to; it takes the place of `path` at the end, or is deleted if writing fails."
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally: temporary.unlink(missing_ok=True)
+
+# %% ../nbs/api/00_core.ipynb #c334e2f14
 def clone_root() -> Path | None: # the clone's folder, or None where the package was installed from a wheel
     "The root of the clone that this package is used from."
     root = ASSETS.parent.parent
     return root if (root/"settings.ini").is_file() and (root/"nbs").is_dir() else None
 
-# %% ../nbs/api/00_core.ipynb #c31ede859
+# %% ../nbs/api/00_core.ipynb #c34ede859
 def _folder(name: str, value: str | os.PathLike) -> Path: # a path that was given as an argument
     try:
         if isinstance(value, (str, os.PathLike)) and str(value).strip() and "\0" not in str(value): return Path(value).expanduser()
@@ -182,7 +194,7 @@ def get_data_dir(
     if data_dir is not None: return _folder("data_dir", data_dir)
     return clone_root() / "data" if clone_root() else Path(platformdirs.user_cache_dir("vit_plasticity"))
 
-# %% ../nbs/api/00_core.ipynb #c3228928f
+# %% ../nbs/api/00_core.ipynb #c3528928f
 def get_out_dir(
     out_dir: str | Path | None = None, # default: the clone's `outputs/`, or `outputs/` in the working directory
 ) -> Path:

@@ -8,7 +8,7 @@ __all__ = ['SPLITS', 'FASHION_SHA256', 'PHOTO_SUFFIXES', 'CORRUPTIONS', 'DOMAINS
            'check_dataset', 'load_dataset', 'resize_boxes', 'random_boxes', 'preprocess', 'shuffled_batches',
            'training_batches', 'Photos', 'load_folder', 'load_text', 'token_sequences', 'describe_datasets']
 
-# %% ../nbs/api/03_data.ipynb #c03aacc47
+# %% ../nbs/api/03_data.ipynb #c03639a25
 import csv, errno, gzip, hashlib, http.client, io, json, os, pickle, shutil, tarfile, time, urllib.request, warnings, zipfile, zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from .core import ASSETS, check_choice, check_flag, check_number, check_seed, checksum, get_data_dir, manifest
+from .core import ASSETS, check_choice, check_flag, check_number, check_seed, checksum, get_data_dir, manifest, replacing
 from .models import InputConfig
 
 # %% ../nbs/api/03_data.ipynb #c06981f6c
@@ -115,30 +115,25 @@ def _read_npz(path: Path, sha256: str) -> dict: # the arrays of a file, checked
     if (found := checksum(arrays)) != sha256: raise ValueError(f"`dataset`: the file {path.name} is damaged, its arrays have SHA-256 {found}; {remedy}")
     return arrays
 
-# %% ../nbs/api/03_data.ipynb #c1752c7f0
+# %% ../nbs/api/03_data.ipynb #c17014519
 def write_npz(
     path: str | Path, # the file to write
     **arrays, # name -> array
 ) -> str: # SHA-256 of the arrays
     "Write a compressed .npz file; it appears whole or not at all."
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb") as file: np.savez_compressed(file, **arrays)
-    os.replace(temporary, path)
+    with replacing(path) as temporary, open(temporary, "wb") as file: np.savez_compressed(file, **arrays)
     return checksum(arrays)
 
 # %% ../nbs/api/03_data.ipynb #c19826847
 FASHION_SHA256 = "b3112e18c2082dd59c20ed04227ee80d429593f933425a1b6a46382f39bfc614" # of all its arrays
 
-# %% ../nbs/api/03_data.ipynb #c20ad6aa7
+# %% ../nbs/api/03_data.ipynb #c20301c7b
 def _unpack(packed: Path): # name.gz -> name, whole or not at all
-    temporary = packed.with_suffix(f".{os.getpid()}")
     try:
-        with gzip.open(packed) as source, open(temporary, "wb") as target: shutil.copyfileobj(source, target)
+        with replacing(packed.with_suffix("")) as temporary, gzip.open(packed) as source, open(temporary, "wb") as target: shutil.copyfileobj(source, target)
     except (OSError, EOFError, zlib.error) as error:
-        temporary.unlink(missing_ok=True)
         raise ValueError(f"`dataset`: the file {packed.name} can't be unpacked ({error}); delete it and get it again") from None
-    os.replace(temporary, packed.with_suffix(""))
 
 def _fashion_mnist(data_dir: Path) -> tuple[dict, tuple[str, ...]]: # arrays and classes
     from torchvision.datasets import FashionMNIST # loaded here: only the pretraining data need it
@@ -355,11 +350,9 @@ def _reader(photos: _PhotoList, side: int, whole: bool, archive: zipfile.ZipFile
         return array.contiguous().numpy().data, image.shape[2] / image.shape[1], hashlib.blake2b(content, digest_size=8).hexdigest() if photos.own else None
     return lambda files: [read_one(file) for file in files]
 
-# %% ../nbs/api/03_data.ipynb #c387d5377
+# %% ../nbs/api/03_data.ipynb #c38a72b0f
 def _write_text(path: Path, text: str): # whole or not at all
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file: file.write(text)
-    os.replace(temporary, path)
+    with replacing(path) as temporary: temporary.write_text(text, encoding="utf-8")
 
 def _parts(items: list, n: int) -> list[list]: return [items[i:i + n] for i in range(0, len(items), n)] # of n each
 
@@ -615,7 +608,7 @@ def _find_photos(folder: str | Path) -> tuple[Path, list[str]]: # the folder, an
                          f"got {str(folder)!r}, which holds {held}: check the path (hidden files and links to folders don't count)")
     return Path(root), photos
 
-# %% ../nbs/api/03_data.ipynb #c52f5a6b2
+# %% ../nbs/api/03_data.ipynb #c527255f1
 def _subfolders(folder: Path) -> list[str]: # of a folder, links to folders among them; none may lead back
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     for name in names:
@@ -635,8 +628,7 @@ def _read_folder(root: Path) -> _Found:
     roles = {split: [name for name in folders if name.lower() in names] for split, names in ROLES.items()}
     if sum(map(bool, roles.values())) > 1:
         if lacking := [split for split in ("train", "test") if not roles[split]]: raise ValueError(f"`dataset`: {str(root)!r} has {' and '.join(folders)} but no {lacking[0]} folder; name it so (validation images, where missing, are taken from train)")
-        if odd := [names for names in roles.values() if len(names) > 1] or [names for names in [[name for name in folders if not any(name in names for names in roles.values())]] if names]:
-            raise ValueError(f"`dataset`: {str(root)!r} has train and test folders, and {' and '.join(odd[0])}; keep one each of train, val and test")
+        if len(folders) > sum(map(bool, roles.values())): raise ValueError(f"`dataset`: {str(root)!r} has {' and '.join(folders)}; beside train and test keep one folder of validation images at most, and no others")
         found = {split: _class_folders(root, root/names[0]) for split, names in roles.items() if names}
     else: found = {"all": _class_folders(root, root)}
     if loose := [path.name for path in root.iterdir() if path.suffix.lower() in PHOTO_SUFFIXES]: warnings.warn(f"{len(loose)} images in {str(root)!r} lie beside the folders and are not used, e.g. {loose[0]!r}", stacklevel=5)

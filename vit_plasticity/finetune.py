@@ -9,7 +9,7 @@ __all__ = ['SCHEDULES', 'OPTIMIZERS', 'DTYPES', 'SAVE_AFTER', 'POOLINGS', 'PROBE
            'linear_probe', 'memory_report', 'protocol_settings', 'run_finetuning', 'run_linear_probe', 'run_grid',
            'loss_landscape', 'run_loss_landscape']
 
-# %% ../nbs/api/06_finetune.ipynb #c0366b7b7
+# %% ../nbs/api/06_finetune.ipynb #c036be3f8
 import contextlib, copy, functools, hashlib, inspect, itertools, math, os, signal, sys, threading, time, warnings
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_
 from tqdm import tqdm
 
-from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir, parse_components, seeded
+from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir, parse_components, replacing, seeded
 from .data import Dataset, load_dataset, preprocess, training_batches
 from vit_plasticity.models import (NORMALIZATIONS, blocks, component_parameters, image_size, input_config, is_hooked, load_model, model_identity, model_maps,
     set_trainable)
@@ -186,16 +186,13 @@ class _Record: # the rows of a training, as lists that a checkpoint can hold
     def tables(self) -> dict[str, pd.DataFrame]:
         return {"steps": pd.DataFrame(self.rows), "layers": pd.DataFrame(self.layers, columns=["step", "layer", "grad_norm", "relative_grad_norm"]), "evaluations": pd.DataFrame(self.evaluations)}
 
-# %% ../nbs/api/06_finetune.ipynb #c243ff9ff
+# %% ../nbs/api/06_finetune.ipynb #c24916f4c
 def _save(path: Path, state: dict): # whole or not at all; where it fails, the last one stays
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    for stale in path.parent.glob(f"{path.name}.*"): # of a process that was killed while it wrote
-        if stale != temporary and time.time() - stale.stat().st_mtime > 3_600: stale.unlink(missing_ok=True)
+    for stale in path.parent.glob(f".{path.name}.*"): # of a process that was killed while it wrote
+        if time.time() - stale.stat().st_mtime > 3_600: stale.unlink(missing_ok=True)
     try:
-        torch.save(state, temporary)
-        os.replace(temporary, path)
+        with replacing(path) as temporary: torch.save(state, temporary)
     except (OSError, RuntimeError) as error: # torch.save turns a full disk into a RuntimeError
-        temporary.unlink(missing_ok=True)
         warnings.warn(f"the checkpoint {path.name} could not be written, the training goes on: {' '.join(str(error).split())}", stacklevel=2)
 
 def _restore(path: Path, identity: dict) -> dict | None: # what `_save` wrote
@@ -294,7 +291,7 @@ def _check_fit(model, data): # do the model and the data fit each other?
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
 
-# %% ../nbs/api/06_finetune.ipynb #c31b22f9b
+# %% ../nbs/api/06_finetune.ipynb #c3131863d
 class _Training: # one finetuning: what it needs at each step, and what a checkpoint holds
     def __init__(self, model: nn.Module, data: Dataset, options: dict, device: torch.device): # options: the arguments of `finetune` that the result depends on
         o = self.options = SimpleNamespace(**options)
@@ -317,7 +314,8 @@ class _Training: # one finetuning: what it needs at each step, and what a checkp
                 "optimizers": [stepper.state_dict() for stepper in self.steppers], "rows": self.record.rows, "layers": self.record.layers, "evaluations": self.record.evaluations}
 
     def resume(self, state: dict):
-        self.step, self.seconds, self.micro_batch, self.best = state["step"], state["seconds"], state["micro_batch"], state["best"]
+        self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
+        if self.options.micro_batch == "auto": self.micro_batch = state["micro_batch"] # what fitted
         self.record.rows, self.record.layers, self.record.evaluations = state["rows"], state["layers"], state["evaluations"]
         with torch.no_grad():
             for name, p in self.trainable.items(): p.copy_(state["weights"][name])
@@ -361,7 +359,7 @@ def _evaluate(training: _Training): # on the validation split; keeps the best we
     if not training.best or not evaluation["val_accuracy"] <= training.best["val_accuracy"]: # nan without validation images: the last one is kept
         training.best = evaluation | {"weights": {name: p.detach().clone() for name, p in training.trainable.items()}}
 
-# %% ../nbs/api/06_finetune.ipynb #c33d231b5
+# %% ../nbs/api/06_finetune.ipynb #c3386438d
 SAVE_AFTER = 60 # seconds after which a checkpoint is written, whatever the number of steps
 
 def _train(training: _Training, path: Path | None, checkpoint_every: int, on_checkpoint: Callable | None, on_step: Callable | None, progress: bool): # to the end
@@ -386,10 +384,10 @@ def _train(training: _Training, path: Path | None, checkpoint_every: int, on_che
                 keep()
                 saved = time.perf_counter()
 
-def _peak_memory(device: torch.device) -> int: # bytes: CUDA's allocator, or of the whole process so far
+def _peak_memory(device: torch.device) -> float: # bytes: CUDA's allocator, or of the whole process so far; nan where the system does not say
     if device.type == "cuda": return torch.cuda.max_memory_allocated(device)
     try: import resource # there is none on Windows
-    except ImportError: return 0
+    except ImportError: return math.nan
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 def _finish(training: _Training) -> Finetuned: # test the best weights
@@ -577,16 +575,16 @@ def memory_report(
         for name, p in model.named_parameters(): p.requires_grad_(before[name])
     return pd.DataFrame(rows)
 
-# %% ../nbs/api/06_finetune.ipynb #c63f44c43
+# %% ../nbs/api/06_finetune.ipynb #c63ffbfb1
 CIFAR_LRS, DOMAINNET_LRS = (1e-3, 3e-3, 1e-2, 3e-2), (3e-3, 1e-2, 3e-2, 6e-2) # the paper's grids
 PAPER = {"cifar10": dict(steps=10_000, eval_every=500), "cifar100": dict(steps=10_000, eval_every=500), "cifar10c": dict(steps=10_000, eval_every=350), "domainnet": dict(steps=20_000, eval_every=500, lrs=DOMAINNET_LRS),
          "flowers102": dict(steps=5_000, eval_every=250), "pets": dict(steps=4_000, eval_every=200)} # data sets of the paper -> what is theirs (paper, Table 7)
 SEEDS = (0, 42, 3407) # the paper's
 PROTOCOLS = {
     "paper": dict(optimizer="sgd", lr=1e-2, lrs=CIFAR_LRS, warmup_steps=2_000, batch_size=512, crop_scale=0.08, normalization="imagenet", seeds=SEEDS),
-    "paper_adam": dict(optimizer="adamw", lr=1e-2, lrs=CIFAR_LRS, warmup_steps=2_000, batch_size=512, crop_scale=0.08, normalization="imagenet", seeds=SEEDS),
-    "vtab1k": dict(optimizer="sgd", lr=3e-3, lrs=CIFAR_LRS, steps=2_500, warmup_steps=2_000, batch_size=512, eval_every=125, crop_scale=0.08, normalization="imagenet", seeds=(0,)),
+    "vtab1k": dict(optimizer="sgd", lr=3e-3, lrs=CIFAR_LRS, steps=2_500, warmup_steps=2_000, batch_size=512, eval_every=125, crop_scale=0.08, normalization="imagenet", seeds=(0,)), # the evaluations are ours
     "mini": dict(optimizer="sgd", lr=0.2, lrs=(0.02, 0.06, 0.2, 0.6), steps=120, warmup_steps=12, batch_size=64, eval_every=30, crop_scale=None, normalization=None, seeds=SEEDS)}
+PROTOCOLS["paper_adam"] = PROTOCOLS["paper"] | {"optimizer": "adamw"}
 
 def _of_paper(protocol: str, dataset: str, family: str) -> dict:
     if family in PAPER: return PAPER[family]
@@ -813,7 +811,7 @@ def loss_landscape(
     losses = [loss_at(points[-1] + x * directions[0] + y * directions[1]) for x, y in tqdm(grid, desc="surface", unit="point", mininterval=1, disable=not progress)]
     return path, pd.DataFrame([(x, y, loss) for (x, y), loss in zip(grid, losses)], columns=["x", "y", "loss"])
 
-# %% ../nbs/api/06_finetune.ipynb #c81614f1d
+# %% ../nbs/api/06_finetune.ipynb #c812b86af
 def run_loss_landscape(
     components: str = "mha,ln1", # several, joined by commas
     model: str = "vit_mini", # see `load_model`
@@ -835,8 +833,8 @@ def run_loss_landscape(
     names = ["+".join(parse_components(component)) for component in components.replace(" ", "").split(",")]
     if len(set(names)) < len(names): raise ValueError(f"`components` must name each once; got {components!r}")
     lr, seed = float(check_number("lr", lr, above=0)), check_seed(seed)
-    device, out_dir, data = get_device(device), get_out_dir(out_dir), load_dataset(dataset, data_dir, image_size(model))
     check_choice("normalization", normalization, ("own", *NORMALIZATIONS))
+    device, out_dir, data = get_device(device), get_out_dir(out_dir), load_dataset(dataset, data_dir, image_size(model))
     network = _load_network(model, len(data.classes), pretrained, seed, normalization, None, None)
     options = dict(optimizer=optimizer, lr=lr, steps=steps, batch_size=batch_size, seed=seed, n_images=n_images, resolution=resolution)
     def compute():

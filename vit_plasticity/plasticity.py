@@ -8,8 +8,8 @@ __all__ = ['INPUTS', 'MEASURES', 'PAIRS', 'EQUAL', 'FEW', 'PASS', 'BFLOAT16_TOLE
            'sample_rates', 'measure_plasticity', 'token_statistics', 'scale_rates', 'compare_measures',
            'component_costs', 'recommend', 'run_plasticity', 'run_scale']
 
-# %% ../nbs/api/05_plasticity.ipynb #c0381fda0
-import copy, hashlib, math, os, shutil, time, warnings, zipfile
+# %% ../nbs/api/05_plasticity.ipynb #c03044031
+import copy, hashlib, math, shutil, time, warnings, zipfile
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir
+from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir, replacing
 from .data import TEXTS, Split, _find_photos, check_dataset, load_dataset, load_folder, load_text, preprocess, token_sequences
 from .models import (Attention, BlockMaps, JointLinear, ModelMaps, StreamedBlocks, blocks, count_parameters, embed, input_config, is_gpt2, load_model, model_identity,
     _is_gpt2_name, is_hooked, model_maps, rescale_layernorm, stream_model)
@@ -447,15 +447,13 @@ def _half_width(parts: list[tuple], crossed: bool) -> float: # the largest, rela
     sides = [np.unique(numbers, return_inverse=True)[1] for numbers in _numbers(parts, crossed).values()] if crossed else ()
     return max(_relative_half_width(values.mean(1), 0.95, *sides) for values in _values(parts))
 
-# %% ../nbs/api/05_plasticity.ipynb #c584292ea
+# %% ../nbs/api/05_plasticity.ipynb #c58a511a2
 SAVE_AFTER = 60 # seconds
 
 def _write_part(path: Path, values: list[list[np.ndarray]]): # whole or not at all
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file: np.savez(file, **{f"{i} {j}": array for i, batch in enumerate(values) for j, array in enumerate(batch)})
-        os.replace(temporary, path)
+        with replacing(path) as temporary, open(temporary, "wb") as file: np.savez(file, **{f"{i} {j}": array for i, batch in enumerate(values) for j, array in enumerate(batch)})
     except OSError as error: warnings.warn(f"a part of the measurement could not be kept, it goes on all the same: {error}", stacklevel=2)
 
 def _read_part(path: Path | None, pairs: list[list[int]], shape: tuple) -> list[list[np.ndarray]] | None: # what `_write_part` wrote; None if it did not, or if the file is damaged; `shape`: measures, layers, components
