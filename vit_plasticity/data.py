@@ -8,8 +8,8 @@ __all__ = ['SPLITS', 'FASHION_SHA256', 'PHOTO_SUFFIXES', 'CORRUPTIONS', 'DOMAINS
            'check_dataset', 'load_dataset', 'resize_boxes', 'random_boxes', 'preprocess', 'shuffled_batches',
            'training_batches', 'Photos', 'load_folder', 'load_text', 'token_sequences', 'describe_datasets']
 
-# %% ../nbs/api/03_data.ipynb #c03639a25
-import csv, errno, gzip, hashlib, http.client, io, json, os, pickle, shutil, tarfile, time, urllib.request, warnings, zipfile, zlib
+# %% ../nbs/api/03_data.ipynb #c03995e62
+import csv, errno, gzip, hashlib, http.client, io, json, math, os, pickle, shutil, tarfile, time, urllib.request, warnings, zipfile, zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -674,7 +674,7 @@ def _read_own(path: str) -> _Found:
     try: return _read_folder(root)
     except OSError as error: raise ValueError(f"`dataset`: {str(error.filename)!r} can't be read ({error.strerror}): change its permissions or move it") from None
 
-# %% ../nbs/api/03_data.ipynb #c55892383
+# %% ../nbs/api/03_data.ipynb #c559d0486
 _LOW = {"cifar10": 100, "cifar10c": 100, "cifar100": 10, "pets": 27, "domainnet": 10} # images a class of the low-data variants
 _READERS = {"cifar10": _read_cifar10, "cifar100": _read_cifar100, "cifar10c": _read_cifar10c, "domainnet": _read_domainnet, "flowers102": _read_flowers102, "pets": _read_pets, "imagenet": _read_imagenet, "vtab1k": _read_vtab1k}
 SPLIT_SEED = 42 # of the paper's division
@@ -686,7 +686,7 @@ def _plain_names() -> list[str]: # of the published sets, without variants
 def list_datasets() -> list[str]:
     "The names that `load_dataset` takes, besides folder:<path>."
     names = _plain_names()
-    variants = [f"{name}/low" for name in names if name.split("/")[0] in _LOW] + [f"domainnet/{domain}/official" for domain in DOMAINS] + [f"vtab1k/{task}/final" for task in VTAB_TASKS]
+    variants = [f"{name}/low" for name in (*MINI_TASKS, *(name for name in names if name.split("/")[0] in _LOW))] + [f"domainnet/{domain}/official" for domain in DOMAINS] + [f"vtab1k/{task}/final" for task in VTAB_TASKS]
     return [*manifest("data"), "fashion_mnist", *names, *variants]
 
 # %% ../nbs/api/03_data.ipynb #c56e0fea4
@@ -721,7 +721,7 @@ def _check_counts(name: str, found: _Found, expected: dict): # is it the version
         labels = found.parts[part][1]
         if labels.min() < 0 or labels.max() >= expected["classes"]: raise ValueError(f"`dataset`: labels of {name} must lie in 0 ... {expected['classes'] - 1}; its files have {labels.min()} ... {labels.max()}: they are damaged; delete them and get them again")
 
-# %% ../nbs/api/03_data.ipynb #c589803a2
+# %% ../nbs/api/03_data.ipynb #c584c41f9
 def _load_published(name: str, size: int, data_dir: Path, splits: tuple[str, ...], crops: bool, progress: bool) -> Dataset:
     base, at, seed = name.partition("@")
     family, *rest = base.split("/")
@@ -750,7 +750,16 @@ def _load_own(name: str, size: int, data_dir: Path, splits: tuple[str, ...], cro
     whole_name = f"folder:{Path(path).expanduser().resolve().name}{'' if {*SPLITS} <= {*found.parts} else f'@{seed}'}"
     return _load_photos(whole_name, _photo_lists(found.root, parts, own=True), found.classes, size, data_dir, splits, crops, progress)
 
-# %% ../nbs/api/03_data.ipynb #c59ad5e48
+def _load_shipped(name: str) -> Dataset:
+    entry = manifest("data")[name.removesuffix("/low")]
+    arrays = _read_npz(ASSETS/entry["file"], entry["sha256"])
+    if name.endswith("/low"):
+        parts = {"train": tuple(np.concatenate([arrays[f"{split}_{what}"] for split in ("train", "val")]) for what in ("images", "labels"))}
+        parts = _divide(parts | {"test": (arrays["test_images"], arrays["test_labels"])}, SPLIT_SEED, math.ceil(100 / len(entry["classes"])))
+        arrays = {f"{split}_{what}": array for split, pair in parts.items() for what, array in zip(("images", "labels"), pair)}
+    return make_dataset(name, arrays, entry["classes"])
+
+# %% ../nbs/api/03_data.ipynb #c592910bc
 def load_dataset(
     name: str, # one of `list_datasets()`, perhaps with @<seed>, or folder:<path> of one's own
     data_dir: str | Path | None = None, # where downloaded and decoded data are kept; default: see `get_data_dir`
@@ -766,9 +775,7 @@ def load_dataset(
     for flag, value in (("crops", crops), ("progress", progress)): check_flag(flag, value)
     if not splits or not set(splits) <= set(SPLITS): raise ValueError(f"`splits` must name some of {', '.join(SPLITS)}; got {splits!r}")
     data_dir = get_data_dir(data_dir)
-    if name in manifest("data"):
-        entry = manifest("data")[name]
-        return make_dataset(name, _read_npz(ASSETS/entry["file"], entry["sha256"]), entry["classes"])
+    if name.startswith("mini/"): return _load_shipped(name)
     if name == "fashion_mnist": return make_dataset(name, *_fashion_mnist(data_dir))
     try: return (_load_own if name.startswith("folder:") else _load_published)(name, int(size), data_dir, tuple(split for split in SPLITS if split in splits), crops, progress)
     except OSError as error: raise ValueError(f"`data_dir`: {str(error.filename or data_dir)!r} can't be read or written ({error.strerror}); change its permissions, or give another `data_dir`") from error
