@@ -4,17 +4,16 @@
 
 # %% auto #0
 __all__ = ['COMPONENTS', 'CONFIGURATIONS', 'ASSETS', 'check_choice', 'parse_components', 'check_number', 'check_seed',
-           'check_flag', 'check_parameters', 'seeded', 'get_device', 'checksum', 'manifest', 'replacing', 'clone_root',
-           'get_data_dir', 'get_out_dir']
+           'check_flag', 'parse_numbers', 'declared_parameters', 'check_declared', 'check_parameters', 'seeded',
+           'get_device', 'checksum', 'manifest', 'replacing', 'clone_root', 'get_data_dir', 'get_out_dir']
 
-# %% ../nbs/api/00_core.ipynb #c0309b2a8
+# %% ../nbs/api/00_core.ipynb #c03f21da9
 import ast, difflib, hashlib, importlib.util, json, math, numbers, os
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import platformdirs
-import torch
 
 # %% ../nbs/api/00_core.ipynb #c0670aae0
 COMPONENTS = ("mha", "fc1", "fc2", "ln2", "ln1") # the paper's order of decreasing plasticity
@@ -86,15 +85,43 @@ def check_flag(
     if not isinstance(value, bool): raise ValueError(f"`{name}` must be True or False; got {value!r}")
     return value
 
+# %% ../nbs/api/00_core.ipynb #c17e34183
+def parse_numbers(
+    name: str, # the argument's name, for the message
+    value, # a number, several in one text joined by commas, or several in a list
+    integer: bool = False, # must they be whole numbers?
+) -> list: # at least one, each once
+    "The numbers that `value` names."
+    parts = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else [value]
+    try: found = [(int if integer else float)(part) if isinstance(part, str) else part for part in parts]
+    except ValueError: found = []
+    valid = all(isinstance(number, int if integer else (int, float)) and not isinstance(number, bool) and math.isfinite(number) for number in found)
+    if found and valid and len(set(found)) == len(found): return found
+    raise ValueError(f"`{name}` must be {'whole ' if integer else ''}numbers joined by commas, each once, such as {'0,42' if integer else '0.01,0.03'}; got {value!r}")
+
 # %% ../nbs/api/00_core.ipynb #c1729acae
 def _allowed(annotation: ast.expr) -> set: # names of the types in an annotation such as `float` or "float or None"
     return set(ast.unparse(annotation).strip("'").replace("None", "NoneType").split(" or "))
 
-# %% ../nbs/api/00_core.ipynb #c18be2650
-def _declared(cell: str) -> dict: # name -> names of its types, for each `name: type = value` of a cell
+# %% ../nbs/api/00_core.ipynb #c21421d51
+def declared_parameters(
+    cell: str, # the source of a notebook's cell
+) -> dict: # name -> names of its types, for each `name: type = value`
+    "The parameters that a cell declares."
     try: body = ast.parse(cell).body
     except SyntaxError: return {} # a cell with magics
     return {node.target.id: _allowed(node.annotation) for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+
+def check_declared(
+    name: str, # of a notebook's parameter
+    value, # what it is given
+    declared: dict, # see `declared_parameters`
+):
+    "Raise a `ValueError` if a notebook does not declare the parameter, or declares another type."
+    check_choice("parameter", name, declared)
+    given = type(value).__name__
+    if given not in declared[name] and not (given == "int" and "float" in declared[name]):
+        raise ValueError(f"`{name}` must be {' or '.join(sorted(declared[name])).replace('NoneType', 'None')}; got {value!r} ({given})")
 
 def check_parameters(
     cells: list, # IPython's `In`: the source of the cells run so far, the calling cell last
@@ -103,32 +130,30 @@ def check_parameters(
     before = [cell for cell in reversed(cells[:-1]) if cell.strip()]
     if not before: return # a runner that keeps no history, such as nbdev_test, injects nothing
     injected = next((cell for cell in before if cell.startswith("# Parameters\n")), "") # how papermill marks its cell
-    declared = next((names for cell in before if cell != injected and (names := _declared(cell))), None)
+    declared = next((names for cell in before if cell != injected and (names := declared_parameters(cell))), None)
     if not declared:
         raise ValueError("`check_parameters` must follow the cell that declares the parameters, e.g. `lr: float = 0.1`; found none")
     for node in ast.parse(injected).body:
-        name, value = node.targets[0].id, eval(ast.unparse(node.value), {"float": float}) # papermill writes nan as float('nan')
-        check_choice("parameter", name, declared)
-        given = type(value).__name__
-        if given not in declared[name] and not (given == "int" and "float" in declared[name]):
-            raise ValueError(f"`{name}` must be {' or '.join(sorted(declared[name])).replace('NoneType', 'None')}; got {value!r} ({given})")
+        check_declared(node.targets[0].id, eval(ast.unparse(node.value), {"float": float}), declared) # papermill writes nan as float('nan')
 
-# %% ../nbs/api/00_core.ipynb #c21d3183c
+# %% ../nbs/api/00_core.ipynb #c2438e0ce
 @contextmanager
 def seeded(
     seed: int, # 0 to 2^32 - 1
 ):
     "Within this context torch's random numbers follow from `seed`; the global state is put back afterwards."
+    import torch # here and below: a sweep's file is read without it
     check_seed(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
 
-# %% ../nbs/api/00_core.ipynb #c237758ae
+# %% ../nbs/api/00_core.ipynb #c261f4f4c
 def get_device(
     device: str = "auto", # auto (CUDA where there is one, else the CPU), cpu, cuda or cuda:<index>
-) -> torch.device:
+) -> "torch.device": # noqa: F821
     "The torch device named by `device`; CUDA that is asked for but absent is an error, not a fallback."
+    import torch
     if device == "auto": device = "cuda" if torch.cuda.is_available() else "cpu"
     kind, colon, index = str(device).partition(":")
     if kind != "cuda" or colon and not index.isdecimal(): check_choice("device", device, ("auto", "cpu", "cuda"), "auto, cpu, cuda or cuda:<index>")
@@ -137,11 +162,12 @@ def get_device(
         raise ValueError(f"`device` must be one that this machine has (cpu, and {count} CUDA devices); got {device!r}; use device='auto'")
     return torch.device(device)
 
-# %% ../nbs/api/00_core.ipynb #c26c26fdc
+# %% ../nbs/api/00_core.ipynb #c29842dd6
 def checksum(
     arrays: dict, # name -> numpy array or torch tensor
 ) -> str: # SHA-256, hexadecimal
     "SHA-256 of the arrays' names, types, shapes and values."
+    import torch
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = arrays[name]

@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['SCHEDULES', 'OPTIMIZERS', 'DTYPES', 'SAVE_AFTER', 'POOLINGS', 'PROBES', 'CIFAR_LRS', 'DOMAINNET_LRS', 'PAPER',
            'SEEDS', 'PROTOCOLS', 'HEADS', 'COMPLETED', 'lr_factor', 'make_optimizers', 'make_forward', 'predict',
-           'Stopped', 'NonFiniteLoss', 'Finetuned', 'parse_layers', 'check_training', 'finetune', 'pooled_features',
-           'linear_probe', 'memory_report', 'protocol_settings', 'run_finetuning', 'run_linear_probe', 'run_grid',
-           'loss_landscape', 'run_loss_landscape']
+           'Stopped', 'Terminated', 'NonFiniteLoss', 'Finetuned', 'parse_layers', 'check_training', 'finetune',
+           'pooled_features', 'linear_probe', 'memory_report', 'protocol_settings', 'run_finetuning',
+           'run_linear_probe', 'run_grid', 'cell_runs', 'run_cell', 'planned_runs', 'loss_landscape',
+           'run_loss_landscape']
 
-# %% ../nbs/api/06_finetune.ipynb #c036be3f8
+# %% ../nbs/api/06_finetune.ipynb #c0313f453
 import contextlib, copy, functools, hashlib, inspect, itertools, math, os, signal, sys, threading, time, warnings
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_
 from tqdm import tqdm
 
-from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir, parse_components, replacing, seeded
+from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir, parse_components, parse_numbers, replacing, seeded
 from .data import Dataset, load_dataset, preprocess, training_batches
 from vit_plasticity.models import (NORMALIZATIONS, blocks, component_parameters, image_size, input_config, is_hooked, load_model, model_identity, model_maps,
     set_trainable)
@@ -140,13 +141,16 @@ def predict(
     check_choice("dtype", dtype, DTYPES)
     with _evaluating(model), _products(dtype), _autocast(dtype, device): return torch.cat([forward(preprocess(batch, config, device)).float().cpu() for batch in images.split(batch_size)])
 
-# %% ../nbs/api/06_finetune.ipynb #c20ee1a3b
+# %% ../nbs/api/06_finetune.ipynb #c20900436
 class Stopped(RuntimeError):
     "A training that could not go on. `tables` holds the rows so far."
     def __init__(self, message: str, tables: dict[str, pd.DataFrame]):
         super().__init__(message)
         self.tables = tables
     def __reduce__(self): return type(self), (str(self), self.tables) # so that it can leave a worker process
+
+class Terminated(Stopped):
+    "The process was asked to end; the same call goes on."
 
 class NonFiniteLoss(Stopped):
     "The loss or its gradient became infinite or nan."
@@ -359,7 +363,7 @@ def _evaluate(training: _Training): # on the validation split; keeps the best we
     if not training.best or not evaluation["val_accuracy"] <= training.best["val_accuracy"]: # nan without validation images: the last one is kept
         training.best = evaluation | {"weights": {name: p.detach().clone() for name, p in training.trainable.items()}}
 
-# %% ../nbs/api/06_finetune.ipynb #c3386438d
+# %% ../nbs/api/06_finetune.ipynb #c33ad143c
 SAVE_AFTER = 60 # seconds after which a checkpoint is written, whatever the number of steps
 
 def _train(training: _Training, path: Path | None, checkpoint_every: int, on_checkpoint: Callable | None, on_step: Callable | None, progress: bool): # to the end
@@ -379,7 +383,7 @@ def _train(training: _Training, path: Path | None, checkpoint_every: int, on_che
             if asked:
                 keep()
                 if asked[-1] == signal.SIGINT: raise KeyboardInterrupt
-                raise Stopped(f"stopped by SIGTERM after step {training.step} of {steps}; the same call goes on from there", training.record.tables())
+                raise Terminated(f"stopped by SIGTERM after step {training.step} of {steps}; the same call goes on from there", training.record.tables())
             if path is not None and training.step < steps and (training.step % checkpoint_every == 0 or time.perf_counter() - saved > SAVE_AFTER):
                 keep()
                 saved = time.perf_counter()
@@ -707,7 +711,7 @@ def run_linear_probe(
     parameters = _identity(model, network, data, device, normalization) | settings | {"seed": seed, "pretrained": pretrained, "img_size": img_size}
     return stored_run("linear_probe", parameters, lambda: {"predictions": linear_probe(network, data, seed=seed, **probe)}, out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c71ecc0e4
+# %% ../nbs/api/06_finetune.ipynb #c71381471
 _kept = functools.lru_cache(2)(load_dataset) # in a worker process
 
 def _end_with_parent(parent: int): # in a worker process: stop, with a checkpoint, when the process that made it has ended
@@ -722,44 +726,90 @@ def _run_one(arguments: dict) -> Path: # in a worker process: one thread, no pro
     torch.set_num_threads(1)
     return run_finetuning(**arguments, progress=False, _load=_kept).folder
 
-def _grid(lists: dict) -> list[dict]: # all combinations, each checked before any is run
-    signature = inspect.signature(run_finetuning)
-    for name in lists: check_choice("argument", name, [name for name in signature.parameters if name not in ("progress", "_load")])
+def _planned(arguments: dict, n_train: int) -> dict: # what a run will store, as far as it is known without its model and data
+    bound = inspect.signature(run_finetuning).bind(**arguments)
+    bound.apply_defaults()
+    run = bound.arguments
+    training, normalization = _complete(run["protocol"], run["dataset"], n_train, **{name: run[name] for name in COMPLETED})
+    return training | {"normalization": normalization} | {name: run[name] for name in ("model", "dataset", "pretrained", "protocol", "head_init", "img_size")}
+
+def _combinations(lists: dict) -> list[dict]: # of the listed arguments of `run_finetuning`
+    names = [name for name in inspect.signature(run_finetuning).parameters if name not in ("progress", "_load")]
+    for name in lists: check_choice("argument", name, names)
     values = {name: list(value) if hasattr(value, "__iter__") and not isinstance(value, str) else [value] for name, value in lists.items()}
     for name, given in values.items():
         if not given or len(set(map(repr, given))) < len(given): raise ValueError(f"`{name}` must list at least one value, and each once; got {given!r}")
-    grid = [dict(zip(values, combination)) for combination in itertools.product(*values.values())]
-    full = [signature.bind(**arguments) for arguments in grid]
-    for bound in full: bound.apply_defaults()
-    runs = [bound.arguments for bound in full]
-    completed = lambda run, n_train: _complete(run["protocol"], run["dataset"], n_train, **{name: run[name] for name in COMPLETED})
-    pixels, sizes = functools.lru_cache(image_size), functools.lru_cache(lambda *arguments: len(load_dataset(*arguments[:3], crops=arguments[3]).train.labels))
-    for run in runs:
-        check_flag("pretrained", run["pretrained"]), get_device(run["device"]), get_out_dir(run["out_dir"])
-        crops = completed(run, 10**9)[0]["crop_scale"] is not None
-        run["data"] = run["dataset"], run["data_dir"], pixels(run["model"], run["img_size"]), crops
-    for run in runs: completed(run, sizes(*run["data"]))
-    return grid
+    return [dict(zip(values, combination)) for combination in itertools.product(*values.values())]
 
-# %% ../nbs/api/06_finetune.ipynb #c72be8e71
+def _check_grid(grid: list[dict]): # each before any is run
+    pixels, sizes = functools.lru_cache(image_size), functools.lru_cache(lambda *arguments: len(_kept(*arguments[:3], crops=arguments[3]).train.labels))
+    default = {name: parameter.default for name, parameter in inspect.signature(run_finetuning).parameters.items()}
+    for run in (default | run for run in grid):
+        check_flag("pretrained", run["pretrained"]), get_device(run["device"]), get_out_dir(run["out_dir"]), pixels(run["model"], run["img_size"])
+    for arguments in grid:
+        run, planned = default | arguments, _planned(arguments, 10**9)
+        _planned(arguments, sizes(run["dataset"], run["data_dir"], pixels(run["model"], run["img_size"]), planned["crop_scale"] is not None))
+
+# %% ../nbs/api/06_finetune.ipynb #c72fc8680
+def _run_here(grid: list[dict]): # yields each run's place in the grid, and its folder or what it raised
+    for i, arguments in enumerate(grid):
+        try: yield i, run_finetuning(**arguments, progress=False, _load=_kept).folder
+        except Terminated: raise
+        except Exception as error: yield i, error # the other runs may be well
+
+def _run_in_workers(grid: list[dict], processes: int): # as above
+    with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent, (os.getpid(),)) as pool:
+        try:
+            futures = {pool.submit(_run_one, arguments): i for i, arguments in enumerate(grid)}
+            for future in as_completed(futures):
+                if isinstance(error := future.exception(), BrokenExecutor): raise RuntimeError("a worker process was killed (is memory short?); what it stored is safe: run the grid again to go on") from error
+                yield futures[future], error if error is not None else future.result()
+        except BaseException: # an interrupt, too, ends the runs that have not begun
+            pool.shutdown(cancel_futures=True)
+            raise
+
 def run_grid(
-    processes: int = 2, # runs at the same time, one thread each
+    processes: int = 2, # runs at the same time, one thread each; with 1 they run in this process, with torch's threads
     **lists, # arguments of `run_finetuning`, each a value or several
 ) -> list[Run]: # in the order of the combinations
     "Run every combination of the listed arguments; a run that fails is named at the end, after all others."
     check_number("processes", processes, minimum=1, integer=True)
-    grid, failures = _grid(lists), []
-    with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent, (os.getpid(),)) as pool:
-        try:
-            futures = {pool.submit(_run_one, arguments): arguments for arguments in grid}
-            for future in tqdm(as_completed(futures), total=len(grid), desc="runs", unit="run"):
-                if isinstance(error := future.exception(), BrokenExecutor): raise RuntimeError("a worker process was killed (is memory short?); what it stored is safe: run the grid again to go on") from error
-                if error is not None: failures.append(f"{futures[future]}: {error}")
-        except BaseException: # an interrupt, too, ends the runs that have not begun
-            pool.shutdown(cancel_futures=True)
-            raise
+    _check_grid(grid := _combinations(lists))
+    done = dict(tqdm(_run_here(grid) if processes == 1 else _run_in_workers(grid, processes), total=len(grid), desc="runs", unit="run"))
+    failures = [f"{grid[i]}: {done[i]}" for i in range(len(grid)) if isinstance(done[i], Exception)]
     if failures: raise RuntimeError(f"{len(failures)} of {len(grid)} runs failed; the first is {failures[0]}")
-    return [load_run(future.result()) for future in futures]
+    return [load_run(done[i]) for i in range(len(grid))]
+
+# %% ../nbs/api/06_finetune.ipynb #c74114a6b
+def cell_runs(
+    component: str = "mha", # see `run_finetuning`, as in all that is not said here
+    model: str = "vit_mini",
+    dataset: str = "mini/digits",
+    optimizer: str | None = None,
+    protocol: str = "mini",
+    lrs: str | float | list[float] | None = None, # peak learning rates, see `parse_numbers`; None: the protocol's
+    seeds: str | int | list[int] | None = None, # None: the protocol's
+    **options, # other arguments of `run_finetuning`
+) -> list[dict]: # the arguments of `run_finetuning` for each run
+    "The runs of a cell."
+    settings = protocol_settings(protocol, dataset, optimizer)
+    lrs, seeds = parse_numbers("lrs", settings["lrs"] if lrs is None else lrs), parse_numbers("seeds", settings["seeds"] if seeds is None else seeds, integer=True)
+    return _combinations(dict(component=component, model=model, dataset=dataset, optimizer=optimizer, protocol=protocol, lr=lrs, seed=seeds) | options)
+
+def run_cell(
+    *arguments, # see `cell_runs`
+    processes: int = 1, # see `run_grid`
+    **options, # see `cell_runs`
+) -> list[Run]: # learning rate by learning rate, seed by seed
+    "Finetune one component on one data set, over learning rates and seeds."
+    runs = cell_runs(*arguments, **options)
+    return run_grid(processes, **{name: list(dict.fromkeys(run[name] for run in runs)) for name in runs[0]})
+
+def planned_runs(
+    **options, # see `cell_runs`
+) -> list[dict]: # the parameters of each run
+    "What the runs of a cell will store as their parameters, as far as it is known before model and data are loaded."
+    return [_planned(run, 10**9) for run in cell_runs(**options)]
 
 # %% ../nbs/api/06_finetune.ipynb #c775339af
 def _move(parameters: list[nn.Parameter], vector: Tensor): # set these parameters to the numbers of a vector
