@@ -24,12 +24,12 @@ from matplotlib.ticker import LogLocator
 
 from .core import COMPONENTS, CONFIGURATIONS, check_choice, check_number, replacing
 
-# %% ../nbs/api/09_figures.ipynb #c04f1fb3b
+# %% ../nbs/api/09_figures.ipynb #c041ff11e
 LABELS = dict(zip(CONFIGURATIONS, ("MHA", "FC1", "FC2", "LN2", "LN1", "Emb", "All", "Head")))
 _PALETTE = sns.color_palette("colorblind")
-COLORS = dict(zip(CONFIGURATIONS, (*(_PALETTE[i] for i in (0, 1, 2, 4, 7, 5)), "0.2", "0.78"))) # told apart by colour-blind readers
-MARKERS = dict(zip(CONFIGURATIONS, "os^vDP*X")) # tell apart what is equally light in print
-_OTHERS = [*zip((_PALETTE[i] for i in (3, 9, 8, 6)), "<>ph")] # of what is none of these, such as a sum of components
+COLORS = dict(zip(CONFIGURATIONS, (*(_PALETTE[i] for i in (0, 1, 2, 4, 7)), "#7a5230", "0.2", "0.72"))) # told apart by colour-blind readers
+MARKERS = dict(zip(CONFIGURATIONS, "os^vDPXp")) # tell apart what is equally light in print
+_OTHERS = [*zip((_PALETTE[i] for i in (3, 9, 8, 6)), "<>h*")] # of what is none of these, such as a sum of components
 
 # %% ../nbs/api/09_figures.ipynb #c0641b5b9
 def _styles(names: Iterable) -> dict[str, dict]: # configuration -> its label, colour and marker, in order
@@ -53,7 +53,7 @@ def _check_frame(
     if gaps := [column for column in full if frame[column].isna().any()]: raise ValueError(f"`{name}` must have a value of {', '.join(gaps)} in each row; got nan: filter the rows")
     if once and frame.duplicated(list(once)).any(): raise ValueError(f"`{name}` must hold each {', '.join(once)} once; got some twice: filter the rows")
 
-# %% ../nbs/api/09_figures.ipynb #c0885d880
+# %% ../nbs/api/09_figures.ipynb #c084c188f
 def _prefix(measure: str) -> str: # of an axis label
     return {"rate": "", "relative": "relative "}[check_choice("measure", measure, ("rate", "relative"))]
 
@@ -67,6 +67,8 @@ def _panels(names: Iterable[str], width: float = 1.8, height: float = 1.6, colum
     names = list(names)
     columns = min(columns, len(names))
     rows = math.ceil(len(names) / columns)
+    width = max(width, 4.2 / columns) # a lone panel is wider
+    height = max(height, 0.55 * width)
     figure, grid = plt.subplots(rows, columns, figsize=(columns * width + 0.4, rows * height + 0.7), layout="constrained", squeeze=False, **options)
     for ax in grid.flat[len(names):]: ax.remove()
     for name, ax in zip(names, grid.flat):
@@ -74,9 +76,10 @@ def _panels(names: Iterable[str], width: float = 1.8, height: float = 1.6, colum
         ax.tick_params(labelsize="small")
     return figure, dict(zip(names, grid.flat))
 
-def _figure_legend(figure: Figure, columns: int = 8): # above the panels; each label once
+def _figure_legend(figure: Figure): # above the panels; each label once
     entries = {label: handle for panel in figure.axes for handle, label in zip(*panel.get_legend_handles_labels())}
-    figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=min(columns, len(entries)), frameon=False, fontsize="small", handlelength=1.6, columnspacing=1.2)
+    rows = math.ceil(0.75 * len(entries) / figure.get_figwidth()) # an entry takes some 0.75 inches
+    figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=math.ceil(len(entries) / rows), frameon=False, fontsize="small", handlelength=1.6, columnspacing=1.2)
 
 # %% ../nbs/api/09_figures.ipynb #c09d0871a
 def _ends(name: str, table: pd.DataFrame, value: str) -> tuple[pd.Series, pd.Series, str]: # of intervals, and what they are
@@ -300,7 +303,7 @@ def plot_landscape(
     figure.colorbar(drawn, ax=axes[0].tolist(), label="training loss")
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c2409885b
+# %% ../nbs/api/09_figures.ipynb #c2460fff5
 def plot_accuracy_by_dataset(
     table: pd.DataFrame, # dataset, configuration, mean (a fraction), and ci_low and ci_high, or std: see `stats.mean_over_seeds`
     label: str = "test accuracy", # what was averaged
@@ -319,10 +322,10 @@ def plot_accuracy_by_dataset(
         ax.margins(x=0.12)
         ax.locator_params(axis="x", nbins=4)
         ax.xaxis.set_major_formatter(_percent)
-    figure.supxlabel(f"{label} (%), a scale of its own in each panel; lines: {meaning}", fontsize="small")
+    figure.supxlabel(f"{label} (%; lines: {meaning})", fontsize="small")
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c29568b6a
+# %% ../nbs/api/09_figures.ipynb #c29d37e5c
 def plot_robustness(
     rows: pd.DataFrame, # a row a run: dataset, configuration, lr, seed, test_accuracy, and optimizer if there are several
 ) -> Figure:
@@ -332,7 +335,7 @@ def plot_robustness(
     best = rows.groupby(keys).test_accuracy.mean().groupby("dataset").max()
     rows, styles = rows.assign(gap=rows.test_accuracy - rows.dataset.map(best)), _styles(rows.configuration)
     parts = dict(iter(rows.groupby("optimizer", sort=False))) if "optimizer" in rows and rows.optimizer.nunique() > 1 else {"": rows}
-    figure, panels = _panels(parts, width=0.5 * len(styles) + 0.7, height=2.5, columns=2, sharey=True)
+    figure, panels = _panels(parts, width=0.5 * len(styles) + 0.7, height=2.7, columns=2, sharey=True)
     for name, ax in panels.items():
         counts = parts[name].configuration.value_counts()
         sns.boxplot(parts[name], x="configuration", y="gap", hue="configuration", order=list(styles), hue_order=list(styles), palette={key: style["color"] for key, style in styles.items()},
@@ -342,7 +345,7 @@ def plot_robustness(
         ax.set(xlabel="", ylabel="")
         ax.yaxis.set_major_formatter(_percent)
     figure.supxlabel("configuration, number of runs", fontsize="small")
-    figure.supylabel("test accuracy − best mean of the data set\n(percentage points)", fontsize="small", ha="center")
+    figure.supylabel("test accuracy minus best mean of the data set\n(percentage points)", fontsize="small", ha="center")
     return figure
 
 # %% ../nbs/api/09_figures.ipynb #c34796962
@@ -380,7 +383,7 @@ def plot_lr_curves(
     _figure_legend(figure)
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c36fb700e
+# %% ../nbs/api/09_figures.ipynb #c36eebfbf
 _MEASURED = {"grad_norm": "gradient norm before clipping", "component_grad_norm": "gradient norm of the component before clipping", "val_loss": "validation loss", "loss": "training loss", "val_accuracy": "validation accuracy"}
 
 def plot_dynamics(
@@ -393,7 +396,7 @@ def plot_dynamics(
     check_choice("spread", spread, ("std", "range")), check_number("window", window, minimum=1, integer=True)
     keys = [*(["dataset"] if "dataset" in steps else []), "configuration", "seed"]
     _check_frame("steps", steps, (*keys, "step", value), once=(*keys, "step"), full=(*keys, "step", value))
-    if (steps.groupby(keys).step.agg(tuple).groupby(keys[:-1]).nunique() > 1).any(): raise ValueError("`steps` must hold the same steps for each seed of a configuration; got others: filter the rows")
+    if (steps.groupby(keys).step.agg(frozenset).groupby(keys[:-1]).nunique() > 1).any(): raise ValueError("`steps` must hold the same steps for each seed of a configuration; got others: filter the rows")
     steps = steps.assign(dataset=steps.dataset if "dataset" in steps else "", window=steps.step // window)
     means, styles = steps.groupby(["dataset", "configuration", "seed", "window"], sort=False)[["step", value]].mean().reset_index(), _styles(steps.configuration)
     figure, panels = _panels(steps.dataset.unique(), width=2.2, height=1.9, columns=3)
@@ -401,7 +404,8 @@ def plot_dynamics(
         part = means[means.dataset == dataset]
         for name in (present := [name for name in styles if name in set(part.configuration)]):
             curve = _over_seeds(part[part.configuration == name], "step", value, spread)
-            _curve(ax, curve.step, curve["mean"], curve.low, curve.high, lw=1.2, markevery=max(1, len(curve) // 6), **styles[name])
+            every = max(1, len(curve) // 6) # points between two markers, which lie elsewhere on each line
+            _curve(ax, curve.step, curve["mean"], curve.low, curve.high, lw=1.2, markevery=(list(styles).index(name) * every // len(styles), every), **styles[name])
         _note(ax, styles, present)
         ax.locator_params(nbins=5)
     figure.supxlabel(f"step (band: {dict(std='± one standard deviation', range='lowest to highest')[spread]} over seeds{f'; means of {window} steps' if window > 1 else ''})", fontsize="small")
@@ -409,7 +413,7 @@ def plot_dynamics(
     _figure_legend(figure)
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c39c83844
+# %% ../nbs/api/09_figures.ipynb #c3963474c
 def plot_differences(
     tables: pd.DataFrame | dict[str, pd.DataFrame], # configuration, mean_difference (the reference's accuracy minus its own, a fraction), ci_low, ci_high, and p_adjusted if there are tests; several by name, e.g. published and ours
     reference: str, # the configuration that the others are subtracted from
@@ -434,10 +438,11 @@ def plot_differences(
     ax.set_yticks(range(len(styles)), [style["label"] for style in styles.values()])
     ax.set(ylim=(len(styles) - 0.4, -0.6), xlabel=f"{label}: {_styles([reference])[reference]['label']} minus configuration (percentage points)")
     ax.xaxis.set_major_formatter(_percent)
+    if any("p_adjusted" in table and table.p_adjusted.notna().any() for table in tables.values()): ax.annotate("adjusted", (1.02, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", va="bottom", fontsize="small")
     if "" not in tables: ax.legend(*zip(*((handle, text) for handle, text in zip(*ax.get_legend_handles_labels()) if text in tables)), frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), ncols=len(tables))
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c420581e0
+# %% ../nbs/api/09_figures.ipynb #c42f491db
 def plot_profiles(
     profile: pd.DataFrame, # configuration, gap (to the best accuracy of the data set, a fraction), share (of the data sets where the gap is at most this)
     ax: Axes | None = None, # default: a new figure's
@@ -445,9 +450,10 @@ def plot_profiles(
     "Performance profiles of the configurations, as steps."
     _check_frame("profile", profile, ("configuration", "gap", "share"), once=("configuration", "gap"), full=("configuration", "gap", "share"))
     ax = _new_axes(ax)
-    for name, style in _styles(profile.configuration).items():
+    for i, (name, style) in enumerate(_styles(profile.configuration).items()):
         rows = profile[profile.configuration == name].sort_values("gap")
-        ax.plot(rows.gap, rows.share, drawstyle="steps-post", ms=3, markevery=max(1, len(rows) // 8), **style)
+        every = max(1, len(rows) // 6) # points between two markers, which lie elsewhere on each line
+        ax.plot(rows.gap, rows.share, drawstyle="steps-post", ms=3, markevery=(i * every // profile.configuration.nunique(), every), **style)
     ax.set(xlabel="gap to the best configuration (percentage points)", ylabel="share of data sets (%)", ylim=(0, 1.03))
     for axis in (ax.xaxis, ax.yaxis): axis.set_major_formatter(_percent)
     ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
@@ -491,7 +497,7 @@ def plot_layers_by_dataset(
     _figure_legend(figure)
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c50afd444
+# %% ../nbs/api/09_figures.ipynb #c50bddc0c
 def plot_rank_agreement(
     plasticity: pd.DataFrame, # component, plasticity, ci_low, ci_high; dataset, for a panel a data set
     accuracy: pd.DataFrame, # configuration, mean (a fraction), and ci_low and ci_high, or std; dataset as well
@@ -504,7 +510,7 @@ def plot_rank_agreement(
     _check_frame("accuracy", accuracy, (*panels, "configuration", "mean"), once=(*panels, "configuration"))
     low, high, meaning = _ends("accuracy", accuracy, "mean")
     accuracy = accuracy[[*panels, "configuration", "mean"]].assign(low=low, high=high)
-    table = plasticity.merge(accuracy, left_on=[*panels, "component"], right_on=[*panels, "configuration"]).dropna(subset=["plasticity", "mean"])
+    table = plasticity[[*panels, "component", "plasticity", "ci_low", "ci_high"]].merge(accuracy, left_on=[*panels, "component"], right_on=[*panels, "configuration"]).dropna(subset=["plasticity", "mean"])
     if table.empty: raise ValueError(f"`accuracy` must have configurations that are components of `plasticity`; got {', '.join(accuracy.configuration.unique())}")
     parts = {name: table[table.dataset == name] for name in plasticity.dataset.unique()} if panels else {"": table}
     (figure, axes), styles = _panels(parts, height=1.8), _styles(plasticity.component)
@@ -514,7 +520,8 @@ def plot_rank_agreement(
             _dots(ax, row, "plasticity", row["mean"], **style)
             ax.vlines(row.plasticity, row.low, row.high, color=style["color"], lw=1.6)
         _note(ax, styles, parts[name].component)
-        if len(parts[name]) > 2: ax.set_title(f"{ax.get_title()}  ρ = {parts[name].plasticity.corr(parts[name]['mean'], method='spearman'):.2f}".strip(), fontsize="small")
+        correlation = parts[name].plasticity.corr(parts[name]["mean"], method="spearman") if len(parts[name]) > 2 else math.nan
+        if math.isfinite(correlation): ax.set_title(f"{ax.get_title()}\nρ = {correlation:.2f}".strip().replace("-", "\N{MINUS SIGN}"), fontsize="small")
         ax.locator_params(nbins=5)
         ax.yaxis.set_major_formatter(_percent)
     figure.supxlabel(f"{_prefix(measure)}plasticity (lines: confidence intervals)", fontsize="small")
@@ -544,7 +551,7 @@ def plot_memory(
     ax.legend(frameon=False, fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(parts), columnspacing=1.2, handlelength=1.4)
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c560f0d93
+# %% ../nbs/api/09_figures.ipynb #c569259b9
 FORMATS = ("png", "svg", "pdf")
 
 def save_figure(
@@ -552,11 +559,14 @@ def save_figure(
     path: str | Path, # the file; its ending says the format, unless `formats` does
     formats: tuple[str, ...] = (), # several of png, svg and pdf: a file each, with the ending put after `path`
 ) -> Path: # of the (first) file
-    "Save a figure; the folder is made if needed, and a file is written whole or not at all."
+    "Save a figure, whose layout is thereby settled; the folder is made if needed, and a file is written whole or not at all."
     paths = [Path(f"{path}.{ending}") for ending in formats] or [Path(path)]
     for path in paths: check_choice("formats" if formats else "path", path.suffix[1:], FORMATS, "a file that ends in .png, .svg or .pdf" if not formats else None)
     paths[0].parent.mkdir(parents=True, exist_ok=True)
+    figure = figure.figure if isinstance(figure, Axes) else figure
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none") # laid out once: a second time would move things by a hair
     for path in paths:
         with replacing(path) as temporary, plt.rc_context({"svg.hashsalt": "vit_plasticity", "pdf.fonttype": 42}): # 42: fonts that journals take
-            (figure.figure if isinstance(figure, Axes) else figure).savefig(temporary, format=path.suffix[1:], dpi=150, bbox_inches="tight", metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(path.suffix[1:]))
+            figure.savefig(temporary, format=path.suffix[1:], dpi=150, bbox_inches="tight", metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(path.suffix[1:]))
     return paths[0]
