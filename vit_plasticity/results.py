@@ -142,12 +142,13 @@ def stored_run(
     _write_run(folder, info | {"wall_time_s": time.perf_counter() - start}, tables)
     return load_run(folder)
 
-# %% ../nbs/api/01_results.ipynb #c2424625c
+# %% ../nbs/api/01_results.ipynb #c2437f130
 def _flat(parameters: dict) -> dict: return {name: json.dumps(value) if isinstance(value, (list, dict)) else value for name, value in parameters.items()}
 
 def combine_runs(
     runs: list[Run], # finished runs
     table: str, # the table's name
+    parameters: tuple[str, ...] | None = None, # which of the runs' parameters to add; None: all
 ) -> pd.DataFrame: # the rows of all runs, with `run` (its id) and the parameters as columns
     "One table of several runs."
     if not runs: raise ValueError("`runs` must hold at least one run; got none")
@@ -156,7 +157,7 @@ def combine_runs(
         if run.info["status"] != "finished": raise ValueError(f"`runs` must be finished; {run.folder.name} is {run.info['status']}")
         tables.append(run.read(table))
     rows = pa.concat_tables(tables, promote_options="permissive").to_pandas()
-    more = pd.DataFrame([{"run": run.info["id"], **_flat(run.info["parameters"])} for run in runs])
+    more = pd.DataFrame([{"run": run.info["id"], **{name: value for name, value in _flat(run.info["parameters"]).items() if parameters is None or name in parameters}} for run in runs])
     if clash := set(rows.columns) & set(more.columns): raise ValueError(f"`table`: columns of {table!r} have the names of parameters: {', '.join(sorted(clash))}")
     more = more.loc[np.repeat(more.index, [len(table) for table in tables])].reset_index(drop=True)
     return pd.concat([rows, more], axis=1)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['OWN', 'UNNAMED', 'SHOWN', 'FINETUNING', 'STATES', 'SILENT_S', 'Job', 'Grid', 'read_grid', 'job_runs', 'check_grid',
-           'job_states', 'describe_progress', 'cost', 'plan', 'announce', 'main']
+           'find_runs', 'job_states', 'describe_progress', 'cost', 'plan', 'announce', 'main']
 
 # %% ../nbs/api/10_sweep.ipynb #c039d818c
 import argparse, itertools, json, re, shlex, time
@@ -138,7 +138,7 @@ def check_grid(
             job_runs(job)
         except ValueError as error: raise ValueError(f"{grid.path}, line {job.line}: {error}") from None
 
-# %% ../nbs/api/10_sweep.ipynb #c186f169d
+# %% ../nbs/api/10_sweep.ipynb #c180a1a61
 STATES = ("done", "running", "failed", "interrupted", "waiting")
 SILENT_S = 300 # runs note their rows at least every minute
 
@@ -146,6 +146,18 @@ def _key(parameters: dict) -> str: # of a stored or planned run: the same for bo
     known = {name: value for name, value in parameters.items() if name not in ("model_sha256", "data_sha256", "device", "architecture")}
     known |= {"model": Path(str(known["model"])).name, "dataset": re.sub(r"^folder:.*/(?=.)", "folder:", str(known["dataset"])).removesuffix("@42")}
     return json.dumps(known, sort_keys=True)
+
+def find_runs(
+    grid: Grid, # see `read_grid`
+    runs: list[Run] | None = None, # the stored runs of `finetune`; None: read them
+) -> list[tuple[Job, dict, list[Run]]]: # for each finetuning run of the study: its job, its parameters, and the stored runs that have these (of several machines, say), finished ones first
+    "What is stored of the runs that a study asks for."
+    known, found = {}, []
+    for run in load_runs("finetune", grid.out_dir) if runs is None else runs:
+        if run.info["status"] != "damaged": known.setdefault(_key(run.info["parameters"]), []).append(run)
+    for job in grid.jobs:
+        found += [(job, planned, sorted(known.get(_key(planned), []), key=lambda run: run.info["status"] != "finished")) for planned in job_runs(job) or []]
+    return found
 
 def _last_words(path: Path) -> tuple[str | None, str | None]: # of an executed notebook: how it ended (completed, failed or neither), and its error's last line
     try: notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -158,24 +170,21 @@ def _last_words(path: Path) -> tuple[str | None, str | None]: # of an executed n
 def _silence(paths: list[Path]) -> float: # seconds since the last sign of life
     return time.time() - max((path.stat().st_mtime for path in paths if path.exists()), default=0)
 
-# %% ../nbs/api/10_sweep.ipynb #c1920c307
+# %% ../nbs/api/10_sweep.ipynb #c198f5817
 def job_states(
     grid: Grid, # see `read_grid`
     runs: list[Run] | None = None, # the stored runs of `finetune`; None: read them
 ) -> pd.DataFrame: # notebook, job, state (done, running, failed, interrupted or waiting), runs, finished and failed (of its runs), last (the end of the last of them, UTC), error
     "A row a job of a study."
-    known = {}
-    for run in load_runs("finetune", grid.out_dir) if runs is None else runs:
-        if run.info["status"] != "damaged": known.setdefault(_key(run.info["parameters"]), []).append(run)
-    rows = []
+    runs_of, rows = {}, []
+    for job, _, stored in find_runs(grid, runs): runs_of.setdefault((job.notebook, job.name), []).append(stored)
     for job in grid.jobs:
-        planned, done, notebook = job_runs(job), grid.file(job, ".done"), grid.file(job, ".ipynb")
-        found = [known.get(_key(run), []) for run in planned or []]
-        def of(status): return [[run for run in several if run.info["status"] == status] for several in found]
+        found, done, notebook = runs_of.get((job.notebook, job.name)), grid.file(job, ".done"), grid.file(job, ".ipynb")
+        def of(status): return [run for several in found or [] for run in several[:1] if run.info["status"] == status]
         ended, error = ("done", None) if done.exists() else _last_words(notebook)
-        state = {"done": "done", "failed": "failed", None: "waiting"}.get(ended) or ("running" if _silence([notebook, *(run.folder/"run.json" for several in of("running") for run in several)]) < SILENT_S else "interrupted")
-        ends = [_end(run) for several in of("finished") for run in several[:1]] if planned is not None else [pd.Timestamp(done.stat().st_mtime, unit="s", tz="UTC")] if state == "done" else []
-        rows.append({"notebook": job.notebook, "job": job.name, "state": state, "runs": 1 if planned is None else len(planned), "finished": len(ends), "failed": sum(map(bool, of("failed"))), "last": max(ends, default=pd.NaT), "ends": ends, "error": error or ""})
+        state = {"done": "done", "failed": "failed", None: "waiting"}.get(ended) or ("running" if _silence([notebook, *(run.folder/"run.json" for run in of("running"))]) < SILENT_S else "interrupted")
+        ends = [_end(run) for run in of("finished")] if found is not None else [pd.Timestamp(done.stat().st_mtime, unit="s", tz="UTC")] if state == "done" else []
+        rows.append({"notebook": job.notebook, "job": job.name, "state": state, "runs": len(found or [None]), "finished": len(ends), "failed": len(of("failed")), "last": max(ends, default=pd.NaT), "ends": ends, "error": error or ""})
     return pd.DataFrame(rows)
 
 def _end(run: Run) -> pd.Timestamp: return pd.Timestamp(run.info["started"]) + pd.Timedelta(seconds=run.info["wall_time_s"])
@@ -199,24 +208,21 @@ def cost(
     for name, value in (("hours", hours), ("kilowatts", kilowatts), ("kg_per_kwh", kg_per_kwh)): check_number(name, value, minimum=0)
     return {"hours": hours, "kwh": hours * kilowatts, "co2_kg": hours * kilowatts * kg_per_kwh}
 
-# %% ../nbs/api/10_sweep.ipynb #c25ca8bdb
+# %% ../nbs/api/10_sweep.ipynb #c25cc4dfb
 def plan(
     grid: Grid, # see `read_grid`
 ) -> dict: # jobs, runs (of finetuning), left (not yet finished), hours (of one process, for those), disk_bytes (for those), kwh, co2_kg; None where nothing is known
     "What is left of a study, and what it will take."
-    kinds, known = {}, set()
-    for run in load_runs("finetune", grid.out_dir):
-        if run.info["status"] != "finished": continue
-        known.add(_key(run.info["parameters"]))
-        kinds.setdefault(_kind(run.info["parameters"]), []).append(run)
-    planned = [run for job in grid.jobs for run in job_runs(job) or []]
-    left = [run for run in planned if _key(run) not in known]
+    kinds, found = {}, find_runs(grid, runs := load_runs("finetune", grid.out_dir))
+    for run in runs:
+        if run.info["status"] == "finished": kinds.setdefault(_kind(run.info["parameters"]), []).append(run)
+    left = [planned for _, planned, stored in found if not stored or stored[0].info["status"] != "finished"]
     seconds = {kind: median(run.info["wall_time_s"] for run in runs) for kind, runs in kinds.items()}
     sizes = {kind: mean(sum(file.stat().st_size for file in run.folder.iterdir()) for run in runs[:20]) for kind, runs in kinds.items()}
     guess = None if grid.hours_per_run is None else grid.hours_per_run * 3_600
     times, disk = [seconds.get(_kind(run), guess) for run in left], [sizes.get(_kind(run)) for run in left]
     hours = None if None in times else sum(times) / 3_600
-    return {"jobs": len(grid.jobs), "runs": len(planned), "left": len(left), "hours": hours, "disk_bytes": None if None in disk else int(sum(disk)), **({"kwh": None, "co2_kg": None} if hours is None else {name: cost(hours)[name] for name in ("kwh", "co2_kg")})}
+    return {"jobs": len(grid.jobs), "runs": len(found), "left": len(left), "hours": hours, "disk_bytes": None if None in disk else int(sum(disk)), **({"kwh": None, "co2_kg": None} if hours is None else {name: cost(hours)[name] for name in ("kwh", "co2_kg")})}
 
 def _kind(parameters: dict) -> tuple: # runs that take about as long
     return Path(str(parameters["model"])).name, parameters["protocol"], parameters["steps"], parameters["batch_size"]
