@@ -1,5 +1,6 @@
 "The main job from end to end: papermill runs the experiment notebooks, from anywhere, with the parameters it was given or not at all."
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from vit_plasticity.finetune import run_finetuning
+from vit_plasticity.plasticity import run_plasticity
 from vit_plasticity.results import read_runs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,35 +69,45 @@ def turned():
     return exif
 
 
-@pytest.mark.parametrize("parameters, message", [
-    (("-p", "model", "vit_tiny_patch16_224", "-p", "dataset", "folder:none"), "`dataset` must be folder:<path>"),
-    (("-p", "model", "vit_tiny_patch16_224", "-p", "dataset", f"folder:{ROOT/'scripts'}"), "but no images"),
-    (("-p", "model", "vit_tiny_patch16_224", "-p", "pretrained", "False", "-p", "img_size", 33), "`img_size`"),
-    (("-p", "model", "resnet18"), "by hand; got ResNet"),
-    (("-p", "model", "vit_base_patch16_plus_240", "-p", "norm_eps", -1), "`norm_eps` must be a finite number at least 0"),
-    (("-p", "n_pairs", 1), "`n_pairs` must be a whole number at least 2; got 1"),
-    (("-p", "precision", 0), "`precision` must be a finite number above 0"),
-])
-def test_refused_plasticity(tmp_path, parameters, message):
-    done = papermill("plasticity", tmp_path, *parameters, check=False)
-    assert done.returncode == 1 and message in " ".join(done.stderr.splitlines()[-2:]), done.stderr
+def test_refused_plasticity(tmp_path):
+    done = papermill("plasticity", tmp_path, "-p", "model", "vit_tiny_patch16_224", "-p", "dataset", "folder:none", check=False)
+    assert done.returncode == 1 and "`dataset` must be folder:<path>" in " ".join(done.stderr.splitlines()[-2:]), done.stderr
     assert not list((tmp_path/"runs").rglob("run.json"))
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (dict(model="vit_tiny_patch16_224", dataset=f"folder:{ROOT/'scripts'}"), "but no images"),
+    (dict(model="vit_tiny_patch16_224", pretrained=False, img_size=33), "`img_size`"),
+    (dict(model="resnet18"), "by hand; got ResNet"),
+    (dict(model="vit_base_patch16_plus_240", norm_eps=-1), "`norm_eps` must be a finite number at least 0"),
+    (dict(n_pairs=1), "`n_pairs` must be a whole number at least 2; got 1"),
+    (dict(precision=0), "`precision` must be a finite number above 0"),
+])
+def test_refused_measurements(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)): run_plasticity(**arguments, out_dir=tmp_path)
+    assert not list(tmp_path.rglob("run.json"))
 
 
 @pytest.mark.parametrize("parameters, message", [
     (("-p", "componnent", "fc1"), "did you mean 'component'?"),
     (("-p", "lr", "[0.1]"), "`lr` must be None or float; got '[0.1]' (str)"),
-    (("-p", "steps", "True"), "`steps` must be None or int; got True (bool)"),
-    (("-p", "component", "attn"), "`component` must be one of"),
     (("-p", "dataset", "mini/digit"), "did you mean 'mini/digits'?"),
-    (("-p", "model", "vit_min"), "did you mean 'vit_mini'?"),
-    (("-p", "steps", "0"), "`steps` must be a whole number at least 1 and at most 1000000000; got 0"),
-    (("-p", "out_dir", "/dev/null/runs"), "`out_dir` must be a folder that can be written"),
 ])
 def test_refused_parameters(tmp_path, parameters, message):
     done = papermill("finetune", tmp_path, *parameters, check=False)
     assert done.returncode == 1 and message in done.stderr.splitlines()[-1] + done.stderr.splitlines()[-2], done.stderr
     assert not (tmp_path/"runs").exists() or not list((tmp_path/"runs").rglob("run.json"))
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (dict(component="attn"), "`component` must be one of"),
+    (dict(model="vit_min"), "did you mean 'vit_mini'?"),
+    (dict(steps=0), "`steps` must be a whole number at least 1 and at most 1000000000; got 0"),
+    (dict(out_dir="/dev/null/runs"), "`out_dir` must be a folder that can be written"),
+])
+def test_refused_arguments(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)): run_finetuning(**({"out_dir": tmp_path} | arguments))
+    assert not list(tmp_path.rglob("run.json"))
 
 
 def test_same_seed_same_rows(tmp_path):

@@ -77,7 +77,7 @@ def test_a_wrong_study_is_refused_before_anything_runs(tmp_path, old, new, messa
 
 def test_no_study_is_refused():
     done = subprocess.run([sys.executable, "-m", "snakemake", "-n"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1 and "Give one study: --configfile config/smoke.yaml" in done.stderr
+    assert done.returncode == 1 and "Give one study: --configfile config/smoke.yaml" in done.stdout + done.stderr
 
 
 def workers(out):

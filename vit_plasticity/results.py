@@ -119,7 +119,7 @@ def note_run(
     try: _write_run(folder, info | {"status": "running"}, tables)
     except OSError as error: warnings.warn(f"the rows so far of {folder.parent.name}/{folder.name} could not be stored, the run goes on: {error}", stacklevel=2)
 
-# %% ../nbs/api/01_results.ipynb #c15f1808d
+# %% ../nbs/api/01_results.ipynb #c15185500
 def stored_run(
     experiment: str, # the kind of run, e.g. "finetune"
     parameters: dict, # all that the result depends on
@@ -132,6 +132,12 @@ def stored_run(
     if folder.exists() and (run := load_run(folder)).info["status"] == "finished": return run
     get_out_dir(folder.parent) # can be written, before anything is computed
     if folder.exists() and not folder.is_dir(): raise ValueError(f"`out_dir` holds a file where the run's folder should be: {folder.parent.name}/{folder.name}; delete it")
+    with FileLock(folder.parent/f".{folder.name}.lock") as lock: # held while it is computed, so that another process waits for the rows; the system lets go of a killed process's
+        try: return _compute_run(experiment, parameters, compute, out_dir, folder)
+        finally: Path(lock.lock_file).unlink(missing_ok=True) # whoever waits for it finds the finished run
+
+def _compute_run(experiment: str, parameters: dict, compute: Callable, out_dir, folder: Path) -> Run: # unless another process has meanwhile
+    if folder.exists() and (run := load_run(folder)).info["status"] == "finished": return run
     info = _new_run(experiment, parameters, out_dir)[1] | {"code": code_fingerprints(getattr(compute, "__module__", "").rpartition(".")[2])}
     start = time.perf_counter()
     try: tables = compute()

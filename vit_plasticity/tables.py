@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['PUBLISHED', 'CONFIGURATIONS', 'SETTING', 'TOLD', 'DRAWINGS', 'MODELS', 'read_published', 'Study', 'complete_cells',
            'best_runs', 'collect_study', 'write_study', 'read_study', 'describe_study', 'accuracy_table', 'over_rates',
-           'format_accuracies', 'comparable', 'significance_table', 'sensitivity_table', 'model_table',
-           'parameter_table', 'memory_table', 'protocol_table', 'save_table']
+           'format_accuracies', 'comparable', 'significance_table', 'agreement_table', 'sensitivity_table',
+           'model_table', 'parameter_table', 'memory_table', 'protocol_table', 'save_table']
 
-# %% ../nbs/api/12_tables.ipynb #c03e0f52f
+# %% ../nbs/api/12_tables.ipynb #c035bcb7b
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,7 +23,7 @@ from .finetune import protocol_settings
 from .models import load_model, set_trainable
 from .plasticity import summarize_rates
 from .results import Run, combine_runs, load_runs
-from .stats import compare, leave_out, mean_over_seeds, select_lr
+from .stats import compare, leave_out, mean_over_seeds, rank_agreement, select_lr
 from .sweep import Grid, find_runs
 
 # %% ../nbs/api/12_tables.ipynb #c05db374f
@@ -40,7 +40,7 @@ def read_published(
     return pd.DataFrame({"dataset": [PUBLISHED[places[title]] for title in table.dataset], "title": table.dataset, "role": [MINI_TASKS[places[title]] for title in table.dataset], "configuration": table.configuration,
                          "accuracy": table.accuracy_percent / 100, "std": table.std_percent / 100, "n": table.n_seeds})
 
-# %% ../nbs/api/12_tables.ipynb #c08bc2fe0
+# %% ../nbs/api/12_tables.ipynb #c0806d1d7
 @dataclass(frozen=True)
 class Study:
     "The rows of a study; a frame without rows is empty."
@@ -67,15 +67,17 @@ def _others(grid: Grid, experiment: str) -> list[Run]: # the finished runs that 
     def fits(job, run):
         known = run.info["parameters"] | {"dataset": run.info["parameters"]["dataset"].removesuffix("@42")}
         return all(known.get(name) == value for name, value in job.parameters.items() if name in known)
-    return [run for run in (load_runs(experiment, grid.out_dir) if jobs else []) if run.info["status"] == "finished" and any(fits(job, run) for job in jobs)]
+    runs = [run for run in (load_runs(experiment, grid.out_dir) if jobs else []) if run.info["status"] == "finished"]
+    return list({run.folder: run for job in jobs for run in runs if fits(job, run)}.values()) # in the order of the jobs
 
 def _plasticity(runs: list[Run]) -> pd.DataFrame: # each block's and the mean's, with intervals
     frames = []
     for run in runs:
         rates = run.table("rates")
         told = {name: run.info["parameters"][name] for name in ("model", "dataset", "inputs")}
-        for measure, part in rates.groupby("measure") if "measure" in rates else [(run.info["parameters"]["measure"], rates)]:
-            part = part.drop(columns="measure", errors="ignore")
+        columns = {"rate": "rate", "relative": "relative"} if "relative" in rates else {run.info["parameters"]["measure"]: "rate"}
+        for measure, column in columns.items():
+            part = rates[["pair", "layer", "component"]].assign(rate=rates[column])
             frames.append(pd.concat([summarize_rates(part), summarize_rates(part, over_layers=True).assign(layer=-1)], ignore_index=True).assign(measure=measure, **told))
     return _stacked(frames, ["layer", "component", "plasticity", "std", "ci_low", "ci_high", "n", "measure", "model", "dataset", "inputs"])
 
@@ -88,12 +90,14 @@ def _probes(runs: list[Run]) -> pd.DataFrame:
     frames = [combine_runs([run], "predictions", parameters=tuple(keys)) for run in runs]
     return _stacked([rows.assign(accuracy=rows.label == rows.prediction).groupby(keys, as_index=False).agg(accuracy=("accuracy", "mean"), n=("accuracy", "size")) for rows in frames], [*keys, "accuracy", "n"])
 
-# %% ../nbs/api/12_tables.ipynb #c09f3b195
+# %% ../nbs/api/12_tables.ipynb #c095eaef0
 def complete_cells(
     rows: pd.DataFrame, # see `Study.finetune`
+    datasets: bool = False, # True: the rows of data sets all of whose cells are complete
 ) -> pd.DataFrame: # the rows of cells (model, protocol, optimizer, dataset, configuration) all of whose runs are finished
     "Leave out cells of which a run is missing or failed: their best learning rate can't be chosen as for the others."
-    return rows[rows.groupby(["model", "protocol", "optimizer", "dataset", "configuration"]).status.transform(lambda status: (status == "finished").all())]
+    keys = ["model", "protocol", "optimizer", "dataset"] + ([] if datasets else ["configuration"])
+    return rows[rows.groupby(keys).status.transform(lambda status: (status == "finished").all()).astype(bool)]
 
 def best_runs(
     rows: pd.DataFrame, # see `Study.finetune`
@@ -218,7 +222,7 @@ def comparable(
     if (n := frame[whole].dataset.nunique()) < 2: raise ValueError(f"`table` must have all of {', '.join(configurations)} on at least two data sets; it has them on {n}: the study is not finished")
     return frame[whole]
 
-# %% ../nbs/api/12_tables.ipynb #c1960d3bd
+# %% ../nbs/api/12_tables.ipynb #c19962ec9
 def significance_table(
     table: pd.DataFrame, # dataset, configuration, mean (see `accuracy_table`) or accuracy
     reference: str = "mha", # the configuration that the others are subtracted from
@@ -233,6 +237,19 @@ def significance_table(
     found = pd.concat([first, found], ignore_index=True)
     return found.assign(average=found.configuration.map(averages))[["configuration", "average", "mean_difference", "ci_low", "ci_high", "p_paper", "p_value", "p_holm", "n"]]
 
+def agreement_table(
+    plasticity: pd.DataFrame, # see `Study.plasticity`
+    table: pd.DataFrame, # dataset, configuration, mean (see `accuracy_table`) or accuracy
+    resamples: int = 10_000, # of the bootstrap over data sets
+) -> pd.DataFrame: # inputs, measure, and for each the columns of `rank_agreement`
+    "Does the component of larger plasticity finetune better? By each measure that was taken."
+    frame, rows = comparable(table).rename(columns={"accuracy": "value"}), plasticity[plasticity.layer == -1].rename(columns={"component": "configuration", "plasticity": "value"})
+    rows = rows[rows.dataset.isin(frame.dataset)]
+    if not len(rows): raise ValueError("`plasticity` must have rows of the data sets of `table`; got none: run the study's plasticity jobs")
+    parts = {key: rank_agreement(part, frame[frame.dataset.isin(part.dataset)], resamples=resamples) for key, part in rows.groupby(["inputs", "measure"])}
+    return pd.concat(parts, names=["inputs", "measure"]).reset_index(["inputs", "measure"]).reset_index(drop=True)
+
+# %% ../nbs/api/12_tables.ipynb #c21ccf8eb
 DRAWINGS = {"DomainNet": ("domainnet/clipart", "domainnet/sketch"), "emoji": ("mini/noto", "mini/fluent")} # of the two data sets that carry most of the paper's differences, and those in their role
 
 def sensitivity_table(
