@@ -142,7 +142,8 @@ def pictures(size, n=2): return torch.randn(2, n, 3, size, size, generator=torch
 @pytest.mark.parametrize("name", ["vit_base_patch16_224.orig_in21k", "vit_large_patch16_224.orig_in21k", "vit_huge_patch14_224.orig_in21k", "deit_tiny_patch16_224", "vit_base_patch32_clip_quickgelu_224.openai", "vit_base_patch32_clip_224"])
 def test_vit(name):
     model = load_model(name, pretrained=False, **({} if "clip" in name else {"norm_eps": 1e-12})) # as in the paper's code
-    check(model, *pictures(224, 1), ("embedding",) if "huge" in name or "large" in name else ("embedding", "in_situ"))
+    if "huge" in name or "large" in name: model.blocks = model.blocks[:4] # their width and heads; the other blocks are alike
+    check(model, *pictures(224, 1))
 
 
 @pytest.mark.parametrize("name", ["vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2"])

@@ -83,7 +83,7 @@ def test_study_on_slurm(cluster, tmp_path):
     out, path = tmp_path/"runs", tmp_path/"study.yaml"
     path.write_text(STUDY.format(out=out))
     command = ["snakemake", "--profile", str(ROOT/"profiles/slurm"), "--configfile", str(path), "--snakefile", str(ROOT/"Snakefile"), "--directory", str(tmp_path), "--retries", "0", "--slurm-no-account", "--slurm-status-command", "squeue",
-               "--default-resources", "cpus_per_task=1", "mem_mb=2000", "runtime=20", "--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "30", "--groups", "linear_probe=probes", "--group-components", "probes=2"]
+               "--default-resources", "mem_mb=2000", "runtime=20", "--set-threads", "finetune_grid=1", "linear_probe=1", "--set-resources", "linear_probe:runtime=20", "--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "30", "--groups", "linear_probe=probes", "--group-components", "probes=2"]
     with open(tmp_path/"first.log", "w") as log: first = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
     killed = ""
     while first.poll() is None and not killed: # once the job's first run is stored
