@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['COMPONENTS', 'CONFIGURATIONS', 'ASSETS', 'check_choice', 'parse_components', 'check_number', 'check_seed',
            'check_flag', 'parse_numbers', 'declared_parameters', 'check_declared', 'check_parameters', 'seeded',
-           'get_device', 'checksum', 'manifest', 'replacing', 'clone_root', 'get_data_dir', 'get_out_dir']
+           'get_device', 'checksum', 'manifest', 'replacing', 'clone_root', 'get_data_dir', 'find_out_dir',
+           'get_out_dir']
 
 # %% ../nbs/api/00_core.ipynb #c03f21da9
 import ast, difflib, hashlib, importlib.util, json, math, numbers, os
@@ -220,12 +221,18 @@ def get_data_dir(
     if data_dir is not None: return _folder("data_dir", data_dir)
     return clone_root() / "data" if clone_root() else Path(platformdirs.user_cache_dir("vit_plasticity"))
 
-# %% ../nbs/api/00_core.ipynb #c3528928f
+# %% ../nbs/api/00_core.ipynb #c38fb5e1c
+def find_out_dir(
+    out_dir: str | Path | None = None, # default: the clone's `outputs/`, or `outputs/` in the working directory
+) -> Path: # whether it is there or not
+    "Where runs are stored, to read them."
+    return _folder("out_dir", out_dir) if out_dir is not None else (clone_root() or Path.cwd()) / "outputs"
+
 def get_out_dir(
     out_dir: str | Path | None = None, # default: the clone's `outputs/`, or `outputs/` in the working directory
 ) -> Path:
     "Where runs are stored; it is made if needed, and one that can't be written is refused."
-    folder = _folder("out_dir", out_dir) if out_dir is not None else (clone_root() or Path.cwd()) / "outputs"
+    folder = find_out_dir(out_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK | os.X_OK)

@@ -7,7 +7,7 @@ __all__ = ['INCIDENTAL', 'SCHEMA', 'NEEDED', 'TIMES', 'run_id', 'Run', 'provenan
            'stored_run', 'combine_runs', 'load_runs', 'read_runs', 'describe_runs', 'find_conflicts', 'check_run',
            'merge_runs']
 
-# %% ../nbs/api/01_results.ipynb #c03023510
+# %% ../nbs/api/01_results.ipynb #c030b6f06
 import ast, datetime, functools, hashlib, json, os, platform, shutil, subprocess, time, uuid, warnings
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 from pyarrow import ArrowException
 
-from .core import ASSETS, check_choice, clone_root, get_out_dir
+from .core import ASSETS, check_choice, clone_root, find_out_dir, get_out_dir
 
 # %% ../nbs/api/01_results.ipynb #c0697f063
 def run_id(
@@ -75,18 +75,33 @@ def code_fingerprints(
         found[name] = hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
     return dict(sorted(found.items()))
 
-# %% ../nbs/api/01_results.ipynb #c101ea148
+# %% ../nbs/api/01_results.ipynb #c13efa2e5
+def _fault(info, folder: Path) -> str | None: # what is wrong with a run.json; None: nothing
+    if not isinstance(info, dict) or not {"status", "id", "parameters", "tables"} <= set(info): return "run.json lacks what a run has"
+    if not isinstance(info["parameters"], dict) or info["id"] != folder.name or info["status"] not in ("finished", "failed", "running"): return "run.json is not that of a run in this folder"
+    if not isinstance(info["tables"], list) or not all(isinstance(name, str) and name.isidentifier() for name in info["tables"]): return "run.json names tables that can't be"
+    seconds = info.get("wall_time_s")
+    if info["status"] == "finished" and "started" in info and (not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf") or _time(info["started"]) is None): return "run.json does not say when it was computed and how long that took"
+    missing = [name for name in info["tables"] if not (folder/f"{name}.parquet").is_file()]
+    return f"missing tables: {missing}" if missing else None
+
+def _time(text) -> datetime.datetime | None: # with a time zone
+    try: time = datetime.datetime.fromisoformat(text)
+    except (TypeError, ValueError): return None
+    return time if time.tzinfo is not None else None
+
 def load_run(
     folder: Path, # of one run
+    tries: int = 2, # a run that goes on is replaced now and then, so look again
 ) -> Run: # with status "damaged" if it can't be read
     "A run that is stored in `folder`."
     folder = Path(folder)
     try:
         info = json.loads((folder/"run.json").read_text(encoding="utf-8"))
-        if not isinstance(info, dict) or not {"status", "id", "parameters", "tables"} <= set(info) or not isinstance(info["tables"], list): raise ValueError("run.json lacks what a run has")
-        if missing := [name for name in info["tables"] if not (folder/f"{name}.parquet").is_file()]: raise ValueError(f"missing tables: {missing}")
-    except (OSError, ValueError) as error: info = {"status": "damaged", "error": str(error)} # not ours, or changed by hand
-    return Run(folder, info)
+        fault = _fault(info, folder)
+    except (OSError, ValueError, RecursionError) as error: info, fault = {}, str(error)
+    if fault and tries > 1: return load_run(folder, tries - 1)
+    return Run(folder, {"status": "damaged", "error": fault} if fault else info) # not ours, or changed by hand
 
 def _write_run(folder: Path, info: dict, tables: dict): # into a temporary folder, then renamed
     temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
@@ -168,13 +183,13 @@ def combine_runs(
     more = more.loc[np.repeat(more.index, [len(table) for table in tables])].reset_index(drop=True)
     return pd.concat([rows, more], axis=1)
 
-# %% ../nbs/api/01_results.ipynb #c25cf4296
+# %% ../nbs/api/01_results.ipynb #c250bb68c
 def load_runs(
     experiment: str, # the kind of run
     out_dir: str | Path | None = None, # default: see `get_out_dir`
 ) -> list[Run]: # finished, failed, running and damaged ones
     "All stored runs of an experiment."
-    return [load_run(path.parent) for path in sorted((get_out_dir(out_dir)/experiment).glob("[!.]*/run.json"))]
+    return [load_run(path.parent) for path in sorted((find_out_dir(out_dir)/experiment).glob("[!.]*/run.json"))]
 
 def read_runs(
     experiment: str, # the kind of run
@@ -185,16 +200,16 @@ def read_runs(
     runs = load_runs(experiment, out_dir)
     if damaged := [run for run in runs if run.info["status"] == "damaged"]: warnings.warn(f"{len(damaged)} runs of {experiment} are damaged and left out, e.g. {damaged[0].folder.name}: {damaged[0].info['error']}; delete the folder to compute the run again", stacklevel=2)
     runs = [run for run in runs if run.info["status"] == "finished"]
-    if not runs: raise ValueError(f"`experiment`: there is no finished run of {experiment!r} in {str(get_out_dir(out_dir))!r}; run its notebook first")
+    if not runs: raise ValueError(f"`experiment`: there is no finished run of {experiment!r} in {str(find_out_dir(out_dir))!r}; run its notebook first")
     return combine_runs(runs, table)
 
-# %% ../nbs/api/01_results.ipynb #c28e3cd14
+# %% ../nbs/api/01_results.ipynb #c30f3db04
 def describe_runs(
     out_dir: str | Path | None = None, # default: see `get_out_dir`
     experiment: str | None = None, # one kind of run; None: all
 ) -> pd.DataFrame: # experiment, run, status, error, started (UTC), wall_time_s, commit, modified, code (fingerprints), versions, and the parameters
     "All stored runs, also failed and damaged ones."
-    out_dir = get_out_dir(out_dir)
+    out_dir = find_out_dir(out_dir)
     names = [experiment] if experiment is not None else sorted({path.parent.parent.name for path in out_dir.glob("[!.]*/[!.]*/run.json")})
     told, rows = ("status", "error", "started", "wall_time_s", "commit", "modified", "code", "versions"), []
     for run in (run for name in names for run in load_runs(name, out_dir)):
@@ -243,46 +258,64 @@ SCHEMA = { # experiment -> table -> column -> kind
         "bounds": {"bounds": "layer:i component:s kind:s bound:f"}}.items()}
 NEEDED = ("model", "model_sha256", "dataset", "data_sha256") # parameters of each of these
 
-# %% ../nbs/api/01_results.ipynb #c35debfb9
+# %% ../nbs/api/01_results.ipynb #c37147777
+def _id_of(parameters: dict) -> str | None: # None: they can't be those of a run
+    try: return run_id(parameters)
+    except (TypeError, ValueError): return None
+
 def check_run(
     run: Run, # see `load_run`
 ) -> str | None: # what is wrong, in one line; None: nothing
     "Is a finished run whole, by its own id, and as `SCHEMA` says?"
-    if run.info["status"] != "finished": return f"it is {run.info['status']}"
+    if run.info["status"] != "finished": return f"it is {run.info['status']}" + (f": {run.info['error']}" if run.info["status"] == "damaged" else "")
     info, experiment = run.info, run.folder.parent.name
-    if not isinstance(info["parameters"], dict) or info["id"] != run.folder.name or run_id(info["parameters"]) != info["id"] or info.get("experiment") != experiment: return "its id is not that of its parameters and folder"
+    if not isinstance(info["parameters"], dict) or info["id"] != run.folder.name or _id_of(info["parameters"]) != info["id"] or info.get("experiment") != experiment: return "its id is not that of its parameters and folder"
     if not info.get("versions") or not info.get("started"): return "it does not say when and by which versions it was computed"
     if experiment not in SCHEMA: return f"`experiment` must be one of {', '.join(SCHEMA)}; it is {experiment!r}"
     if missing := [name for name in NEEDED if name not in info["parameters"]]: return f"its parameters lack {', '.join(missing)}"
+    for table in info["tables"]:
+        try: clash = {*run.table(table).columns} & {"run", *info["parameters"]}
+        except ValueError as error: return str(error)
+        if clash: return f"columns of its table {table} have the names of parameters: {', '.join(sorted(clash))}"
     for table, columns in SCHEMA[experiment].items():
         if table not in info["tables"]: return f"it lacks the table {table}"
-        try: rows = run.table(table)
-        except ValueError as error: return str(error)
+        rows = run.table(table)
+        if table == "summary" and len(rows) != 1: return f"its table summary must have one row; it has {len(rows)}"
         if missing := [name for name in columns if name not in rows]: return f"its table {table} lacks {', '.join(missing)}"
         for name, kind in columns.items():
             if not {"f": pd.api.types.is_numeric_dtype, "i": pd.api.types.is_integer_dtype, "s": pd.api.types.is_string_dtype}[kind](rows[name].dropna()): return f"{table}.{name} must be {dict(f='numbers', i='whole numbers', s='texts')[kind]}; it is {rows[name].dtype}"
-        if outside := [name for name in columns if name.endswith("accuracy") and not rows[name].dropna().between(0, 1).all()]: return f"{table}.{outside[0]} must be fractions from 0 to 1"
+        if outside := [name for name in columns if name.endswith("accuracy") and not rows[name].between(0, 1).all()]: return f"{table}.{outside[0]} must be fractions from 0 to 1"
     return None
 
-# %% ../nbs/api/01_results.ipynb #c3676e142
+# %% ../nbs/api/01_results.ipynb #c389930d9
 def merge_runs(
     source: str | Path, # a folder of runs, as `out_dir` is: of another machine, or of others
     out_dir: str | Path | None = None, # where to add them; default: see `get_out_dir`
 ) -> pd.DataFrame: # experiment, run, action (added, same, conflict or refused), reason
     "Add another folder's finished runs to this one's. Nothing that is here is replaced: a run that both hold with other rows is named as a conflict."
+    if not str(source).strip(): raise ValueError(f"`source` must be a folder of runs; got {str(source)!r}")
     source, out_dir, rows = Path(source).expanduser(), get_out_dir(out_dir), []
     if not source.is_dir(): raise ValueError(f"`source` must be a folder of runs; got {str(source)!r}")
     if source.resolve() == out_dir.resolve(): raise ValueError(f"`source` must be another folder than `out_dir`; got {str(source)!r} for both")
-    for folder in sorted(path.parent for path in source.glob("[!.]*/[!.]*/run.json")):
-        run, mine = load_run(folder), load_run(out_dir/folder.parent.name/folder.name)
-        action, reason = "added", ""
-        if fault := check_run(run): action, reason = "refused", fault
-        elif mine.info["status"] == "finished":
-            unlike = [table for table in sorted({*run.info["tables"], *mine.info["tables"]}) if table not in mine.info["tables"] or table not in run.info["tables"] or not _same_rows(run.table(table), mine.table(table))]
-            action, reason = ("conflict", f"other rows in {', '.join(unlike)}") if unlike else ("same", "")
-        else: _write_run(mine.folder, run.info, {table: run.table(table) for table in run.info["tables"]})
+    folders = sorted(path.parent for path in source.glob("[!.]*/[!.]*/run.json"))
+    if not folders: raise ValueError(f"`source` must hold runs, as <experiment>/<id>/run.json; {str(source)!r} has none")
+    for folder in folders:
+        try: action, reason = _merge_run(load_run(folder), out_dir/folder.parent.name/folder.name)
+        except (OSError, ValueError) as error: action, reason = "refused", " ".join(str(error).split())
         rows.append({"experiment": folder.parent.name, "run": folder.name, "action": action, "reason": reason})
     return pd.DataFrame(rows, columns=["experiment", "run", "action", "reason"])
+
+def _merge_run(run: Run, place: Path) -> tuple[str, str]: # action, reason
+    if fault := check_run(run): return "refused", fault
+    if place.exists() and not place.is_dir(): return "refused", f"a file is where its folder should be: {place.parent.name}/{place.name}"
+    mine = load_run(place)
+    if mine.info["status"] == "finished" and not (broken := check_run(mine)):
+        unlike = [table for table in sorted({*run.info["tables"], *mine.info["tables"]}) if table not in mine.info["tables"] or table not in run.info["tables"] or not _same_rows(run.table(table), mine.table(table))]
+        return ("conflict", f"other rows in {', '.join(unlike)}") if unlike else ("same", "")
+    tables = {table: run.table(table) for table in run.info["tables"]}
+    if mine.info["status"] == "finished": shutil.rmtree(place) # it can't be read
+    _write_run(place, run.info, tables)
+    return "added", f"in place of one that {broken}" if mine.info["status"] == "finished" else ""
 
 TIMES = ("time_s", "images_per_s", "peak_memory_bytes") # columns that differ whenever a run is repeated
 

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['GUESSES', 'UNNAMED', 'SHOWN', 'FINETUNING', 'STATES', 'SILENT_S', 'Job', 'Grid', 'read_grid', 'job_runs',
-           'check_grid', 'find_runs', 'job_states', 'describe_progress', 'cost', 'plan', 'announce', 'main']
+           'plain_name', 'find_runs', 'check_grid', 'job_states', 'forget_incomplete', 'describe_progress', 'cost',
+           'plan', 'announce', 'main']
 
-# %% ../nbs/api/10_sweep.ipynb #c039d818c
-import argparse, itertools, json, re, shlex, time
+# %% ../nbs/api/10_sweep.ipynb #c03ece776
+import argparse, ast, itertools, json, math, re, shlex, time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -18,7 +19,7 @@ import yaml
 from .core import check_choice, check_declared, check_number, clone_root, declared_parameters
 from .results import Run, describe_runs, find_conflicts, load_runs, merge_runs, run_id
 
-# %% ../nbs/api/10_sweep.ipynb #c07ab0a85
+# %% ../nbs/api/10_sweep.ipynb #c07394001
 GUESSES = ("hours_per_run", "megabytes_per_run") # until there are runs to measure
 UNNAMED = ("out_dir", "data_dir") # parameters that say where, not what: a job's name does not depend on them
 SHOWN = ("model", "dataset", "component", "optimizer") # parameters that a job's name shows
@@ -27,8 +28,9 @@ SHOWN = ("model", "dataset", "component", "optimizer") # parameters that a job's
 class Job:
     "A notebook with its parameters."
     notebook: str # its stem
-    parameters: dict # name -> value
-    line: int # in the file, from 1
+    parameters: dict # name -> value, those that are given
+    defaults: dict # name -> value, of the notebook
+    lines: dict # name -> line in the file, from 1; `notebook` has one too
     @property
     def name(self) -> str:
         "What tells it apart: some of its parameters, and a hash of them all."
@@ -36,9 +38,11 @@ class Job:
         shown = "_".join(str(known[name]) for name in SHOWN if known.get(name) is not None)
         return "-".join(filter(None, (re.sub(r"[^A-Za-z0-9.+_]+", "-", shown).strip("-.")[:80], run_id({"notebook": self.notebook} | known)[:8])))
     @property
+    def all(self) -> dict: return self.defaults | self.parameters
+    @property
     def arguments(self) -> str:
         "For papermill's command line."
-        return "-y " + shlex.quote(json.dumps(self.parameters))
+        return "-y " + shlex.quote(yaml.safe_dump(self.parameters, default_flow_style=True, width=math.inf, allow_unicode=True).strip())
 
 @dataclass(frozen=True)
 class Grid:
@@ -51,66 +55,88 @@ class Grid:
         "A file of a job: .ipynb (as far as it was executed), .done, .tsv (time and memory)."
         return self.out_dir/"sweep"/job.notebook/f"{job.name}{suffix}"
 
-# %% ../nbs/api/10_sweep.ipynb #c08cb32c4
-class _Lines(yaml.SafeLoader): # remembers the line of each entry, as <name>.line
+# %% ../nbs/api/10_sweep.ipynb #c087d9cfe
+class _Lines(yaml.SafeLoader): # remembers the line of each entry, as (<name>, "line"); numbers as a person reads them: 1e-3 is one, 042 and 1:30 are texts
+    yaml_implicit_resolvers = {first: [(tag, pattern) for tag, pattern in several if tag.rpartition(":")[2] not in ("int", "float", "timestamp")] for first, several in yaml.SafeLoader.yaml_implicit_resolvers.items()}
     def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        if twice := [key for key in keys if keys.count(key) > 1]: raise ValueError(f"line {node.start_mark.line + 1}: the entry {twice[0]} stands twice")
         found = super().construct_mapping(node, deep=True)
-        if len(found) < len(node.value): raise ValueError(f"line {node.start_mark.line + 1}: an entry stands twice")
         return found | {(key.value, "line"): key.start_mark.line + 1 for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
 
 _Lines.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _Lines.construct_mapping)
+_Lines.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(0|[1-9][0-9]*)$"), list("-+0123456789"))
+_Lines.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|(0|[1-9][0-9]*)(?=[eE]))([eE][-+]?[0-9]+)?$"), list("-+.0123456789"))
 
 def _read_yaml(path: Path) -> dict:
     try: found = yaml.load(path.read_text(encoding="utf-8"), _Lines)
     except OSError as error: raise ValueError(f"`path` must be a file that can be read; {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error: raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, ValueError) as error: raise ValueError(f"{path} can't be read: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict) or not isinstance(found.get("jobs"), list) or not found["jobs"]: raise ValueError(f"{path} must have an entry `jobs` that lists at least one notebook with its parameters")
     return found
 
-def _declared(notebooks: Path, stem) -> dict: # what a notebook's tagged cell declares
+def _declared(notebooks: Path, stem) -> tuple[dict, dict]: # what a notebook's tagged cell declares: types, and default values
     stems = sorted(path.stem for path in notebooks.glob("*.ipynb") if path.stem != "index")
     cells = json.loads((notebooks/f"{check_choice('notebook', stem, stems)}.ipynb").read_text(encoding="utf-8"))["cells"]
-    return declared_parameters("".join(next(cell["source"] for cell in cells if "parameters" in cell["metadata"].get("tags", []))))
+    source = "".join(next(cell["source"] for cell in cells if "parameters" in cell["metadata"].get("tags", [])))
+    return declared_parameters(source), {node.target.id: ast.literal_eval(node.value) for node in ast.parse(source).body if isinstance(node, ast.AnnAssign)}
 
-# %% ../nbs/api/10_sweep.ipynb #c09ed78a5
+# %% ../nbs/api/10_sweep.ipynb #c097d1753
+def _check_values(name: str, values: list, declared: dict): # of one parameter
+    if not values: raise ValueError(f"`{name}` must list at least one value")
+    for value in values:
+        check_declared(name, value, declared)
+        if isinstance(value, float) and not math.isfinite(value): raise ValueError(f"`{name}` must be a finite number; got {value}")
+
+def _place(name: str, value, root: Path) -> str: # a folder of the file, wherever the command is given
+    if not isinstance(value, str) or not value.strip(): raise ValueError(f"`{name}` must be the path of a folder; got {value!r}")
+    return str(root/Path(value).expanduser())
+
+def _read_entry(entry, shared: dict, notebooks: Path) -> list[Job]: # one of `jobs`: every combination of its lists
+    if not isinstance(entry, dict) or not entry: raise ValueError(f"each of `jobs` must have entries such as `notebook: finetune_grid`; got {entry!r}")
+    lines, own = {key[0]: line for key, line in entry.items() if isinstance(key, tuple)}, {name: value for name, value in entry.items() if not isinstance(name, tuple)}
+    stem, name = own.pop("notebook", None), "notebook"
+    try:
+        declared, defaults = _declared(notebooks, stem)
+        if inner := [name for name in UNNAMED if name in own]: raise ValueError(f"`{(name := inner[0])}` must be given once, for all jobs, at the top of the file")
+        lists = {name: value if isinstance(value, list) else [value] for name, value in ({name: value for name, value in shared.items() if name in declared} | own).items()}
+        for name, several in lists.items(): _check_values(name, several, declared)
+    except ValueError as error:
+        if name in lines: error.line = lines[name]
+        error.parameter = name
+        raise
+    return [Job(stem, dict(zip(lists, combination)), defaults, lines) for combination in itertools.product(*lists.values())]
+
+# %% ../nbs/api/10_sweep.ipynb #c1050a1c5
 def read_grid(
     path: str | Path, # a file such as config/smoke.yaml
-    overrides: dict | None = None, # entries for all notebooks that take the place of the file's
+    out_dir: str | Path | None = None, # of the runs, instead of the file's
     notebooks: str | Path | None = None, # the folder of the experiment notebooks; None: the clone's `nbs`
 ) -> Grid:
     "Read a study, and check that each notebook declares the parameters that it is given, of these types. Values are left to `check_grid`."
-    if notebooks is None and not clone_root(): raise ValueError("`notebooks` must be the folder of the experiment notebooks, since this is not a clone; got None")
-    path, notebooks = Path(path), Path(notebooks or clone_root()/"nbs")
-    found, used, jobs = _read_yaml(path), set(), {}
-    shared = {name: value for name, value in (found | (overrides or {})).items() if isinstance(name, str) and name not in ("jobs", *GUESSES)}
+    if notebooks is None and not clone_root(): raise ValueError("a study needs the experiment notebooks: call this in a clone of the project's repository, or give their folder as `notebooks`")
+    path, notebooks, root = Path(path), Path(notebooks or clone_root()/"nbs"), clone_root() or Path.cwd()
+    found, jobs = _read_yaml(path), {}
+    shared = {name: value for name, value in found.items() if isinstance(name, str) and name not in ("jobs", *GUESSES)} | ({} if out_dir is None else {"out_dir": str(out_dir)})
     def refuse(line, error): raise ValueError(f"{path}, line {line}: {error}") from None
+    for name in shared:
+        try: shared[name] = _place(name, shared[name], root) if name in UNNAMED else shared[name]
+        except ValueError as error: refuse(found.get((name, "line"), 1), error)
     for entry in found["jobs"]:
-        if not isinstance(entry, dict): refuse(found["jobs", "line"], f"each of `jobs` must have entries such as `notebook: finetune_grid`; got {entry!r}")
-        line, own = min(value for key, value in entry.items() if isinstance(key, tuple)), {name: value for name, value in entry.items() if not isinstance(name, tuple)}
-        try: declared = _declared(notebooks, own.pop("notebook", None))
-        except ValueError as error: refuse(entry.get(("notebook", "line"), line), error)
-        values = {name: value for name, value in shared.items() if name in declared} | own
-        used |= {*values} & {*shared}
-        lists = {name: value if isinstance(value, list) else [value] for name, value in values.items()}
-        for name, several in lists.items():
-            try:
-                if not several: raise ValueError(f"`{name}` must list at least one value")
-                for value in several: check_declared(name, value, declared)
-            except ValueError as error:
-                hint = "; YAML reads it as text: write 1.0e-3 for 1e-3" if any(isinstance(value, str) and re.fullmatch(r"\d+e-?\d+", value) for value in several) else ""
-                refuse(entry.get((name, "line"), found.get((name, "line"), line)), f"{error}{hint}")
-        for combination in itertools.product(*lists.values()):
-            job = Job(entry["notebook"], dict(zip(lists, combination)), line)
-            if (job.notebook, job.name) in jobs: refuse(line, f"the job {job.name} of {job.notebook} is also that of line {jobs[job.notebook, job.name].line}")
+        first = min((line for key, line in entry.items() if isinstance(key, tuple)), default=found["jobs", "line"]) if isinstance(entry, dict) else found["jobs", "line"]
+        try: several = _read_entry(entry, shared, notebooks)
+        except ValueError as error: refuse(getattr(error, "line", found.get((getattr(error, "parameter", None), "line"), first)), error)
+        for job in several:
+            if twin := jobs.get((job.notebook, job.name)): refuse(first, f"the job {job.name} of {job.notebook} is also that of line {min(twin.lines.values())}")
             jobs[job.notebook, job.name] = job
-    if unused := {*shared} - used: refuse(found.get((min(unused), "line"), 1), f"no notebook of `jobs` declares `{min(unused)}`")
+    if unused := {*shared} - {name for job in jobs.values() for name in job.parameters} - {"out_dir"}: refuse(found.get((min(unused), "line"), 1), f"no notebook of `jobs` declares `{min(unused)}`")
     guesses = {name: found[name] for name in GUESSES if name in found}
     for name, value in guesses.items():
         try: check_number(name, value, above=0)
         except ValueError as error: refuse(found[name, "line"], error)
-    return Grid(path, (clone_root() or Path.cwd())/shared.get("out_dir", "outputs"), guesses, [*jobs.values()])
+    return Grid(path, Path(shared.get("out_dir", root/"outputs")), guesses, [*jobs.values()])
 
-# %% ../nbs/api/10_sweep.ipynb #c152afd5d
+# %% ../nbs/api/10_sweep.ipynb #c18ad7c3d
 FINETUNING = ("finetune_grid", "finetune") # notebooks that finetune
 
 def job_runs(
@@ -122,60 +148,78 @@ def job_runs(
     options = {name: value for name, value in job.parameters.items() if name not in (*UNNAMED, "device", "processes")}
     return planned_runs(**{{"lr": "lrs", "seed": "seeds"}.get(name, name): value for name, value in options.items()} | ({} if job.notebook == "finetune_grid" else {"seeds": options.get("seed", 0), "lrs": None}))
 
+def _key(parameters: dict) -> str: # of a stored or planned run: the same for both
+    known = {name: value for name, value in parameters.items() if name not in ("model_sha256", "data_sha256", "device", "architecture")}
+    known |= {"model": Path(str(known.get("model"))).name, "dataset": plain_name(str(known.get("dataset")))}
+    return json.dumps(known, sort_keys=True)
+
+def plain_name(dataset: str) -> str: # as a study says it, and as runs store it: the default division and a folder's path apart
+    return re.sub(r"^folder:.*/(?=.)", "folder:", dataset.rstrip("/")).removesuffix("@42")
+
+def find_runs(
+    grid: Grid, # see `read_grid`
+    runs: list[Run] | None = None, # the stored runs of `finetune`; None: read them
+) -> list[tuple[Job, dict, list[Run]]]: # for each finetuning run of the study: its job, its parameters, and the stored runs that have these (of several machines, say), finished ones first
+    "What is stored of the runs that a study asks for; a run that two jobs ask for counts once."
+    known, found = {}, {}
+    for run in load_runs("finetune", grid.out_dir) if runs is None else runs:
+        if run.info["status"] != "damaged": known.setdefault(_key(run.info["parameters"]), []).append(run)
+    for job in grid.jobs:
+        for planned in job_runs(job) or []:
+            where = tuple(str(job.all.get(name)) for name in ("model", "dataset", "weights"))
+            if (key := _key(planned)) in found and found[key][-1] != where:
+                raise ValueError(f"{grid.path}, line {min(job.lines.values())}: the runs of this job and of line {min(found[key][0].lines.values())} can't be told apart by what they store ({' / '.join(where)} and {' / '.join(found[key][-1])}): rename a file or folder, or make two studies with an `out_dir` each")
+            found.setdefault(key, (job, planned, sorted(known.get(key, []), key=lambda run: run.info["status"] != "finished"), where))
+    return [entry[:3] for entry in found.values()]
+
+# %% ../nbs/api/10_sweep.ipynb #c197ce731
 def check_grid(
     grid: Grid, # see `read_grid`
 ):
     "Raise a `ValueError` that names the line of the first value that a notebook's function would refuse."
     from vit_plasticity.data import TEXTS, check_dataset
     from vit_plasticity.models import image_size
+    from vit_plasticity.finetune import _check_probe
     checked = {}
-    def model(value): return value.endswith(".safetensors") or value == "gpt2" or image_size(value)
-    checks = {"dataset": lambda value: value in TEXTS or check_dataset("dataset", value), "source": lambda value: value in TEXTS or check_dataset("source", value), "model": model,
-              "inputs": lambda value: check_choice("inputs", value, ("embedding", "in_situ"))}
+    def choice(name, choices): return lambda value: check_choice(name, value, choices)
+    def text(name): return lambda value: value in TEXTS or check_dataset(name, value)
+    checks = {"dataset": text("dataset"), "source": text("source"), "model": lambda value: value.endswith(".safetensors") or value == "gpt2" or image_size(value), "inputs": choice("inputs", ("embedding", "in_situ")),
+              "device": lambda value: check_choice("device", value.partition(":")[0], ("auto", "cpu", "cuda")), "processes": lambda value: check_number("processes", value, minimum=1, integer=True), "precision": lambda value: check_number("precision", value, above=0, maximum=1)}
     for job in grid.jobs:
         try:
             for name, value in job.parameters.items():
                 if name in checks and value is not None and (name, value) not in checked: checked[name, value] = checks[name](value)
+            if job.notebook == "linear_probe": _check_probe(*(job.all[name] for name in ("pooling", "layer", "after", "method", "augmented")))
             job_runs(job)
-        except ValueError as error: raise ValueError(f"{grid.path}, line {job.line}: {error}") from None
+        except ValueError as error:
+            named = [name for name in re.findall(r"`(\w+)`", str(error)) if name in job.lines]
+            raise ValueError(f"{grid.path}, line {job.lines[named[0]] if named else min(job.lines.values())}: {error}") from None
+    find_runs(grid, [])
 
-# %% ../nbs/api/10_sweep.ipynb #c180a1a61
-STATES = ("done", "running", "failed", "interrupted", "waiting")
-SILENT_S = 300 # runs note their rows at least every minute
-
-def _key(parameters: dict) -> str: # of a stored or planned run: the same for both
-    known = {name: value for name, value in parameters.items() if name not in ("model_sha256", "data_sha256", "device", "architecture")}
-    known |= {"model": Path(str(known["model"])).name, "dataset": re.sub(r"^folder:.*/(?=.)", "folder:", str(known["dataset"])).removesuffix("@42")}
-    return json.dumps(known, sort_keys=True)
-
-def find_runs(
-    grid: Grid, # see `read_grid`
-    runs: list[Run] | None = None, # the stored runs of `finetune`; None: read them
-) -> list[tuple[Job, dict, list[Run]]]: # for each finetuning run of the study: its job, its parameters, and the stored runs that have these (of several machines, say), finished ones first
-    "What is stored of the runs that a study asks for."
-    known, found = {}, []
-    for run in load_runs("finetune", grid.out_dir) if runs is None else runs:
-        if run.info["status"] != "damaged": known.setdefault(_key(run.info["parameters"]), []).append(run)
-    for job in grid.jobs:
-        found += [(job, planned, sorted(known.get(_key(planned), []), key=lambda run: run.info["status"] != "finished")) for planned in job_runs(job) or []]
-    return found
+# %% ../nbs/api/10_sweep.ipynb #c228e2aca
+STATES = ("done", "running", "failed", "interrupted", "incomplete", "waiting")
+SILENT_S = {True: 300, False: 3_600} # of finetuning, whose runs note their rows at least every minute, and of other jobs
 
 def _last_words(path: Path) -> tuple[str | None, str | None]: # of an executed notebook: how it ended (completed, failed or neither), and its error's last line
-    try: notebook = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        told = notebook["metadata"].get("papermill", {})
+        errors = [f"{output['ename']}: {output['evalue']}" for cell in notebook["cells"] for output in cell.get("outputs", []) if output["output_type"] == "error"]
     except FileNotFoundError: return None, None
-    except ValueError: return "neither", None # being written
-    told = notebook["metadata"].get("papermill", {})
-    errors = [f"{output['ename']}: {output['evalue']}" for cell in notebook["cells"] for output in cell.get("outputs", []) if output["output_type"] == "error"]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError): return "neither", None # being written, or no notebook
     return ("failed" if told.get("exception") else "completed" if told.get("end_time") else "neither"), (errors[-1].strip().splitlines()[-1] if errors else None)
 
 def _silence(paths: list[Path]) -> float: # seconds since the last sign of life
-    return time.time() - max((path.stat().st_mtime for path in paths if path.exists()), default=0)
+    def written(path):
+        try: return path.stat().st_mtime
+        except OSError: return 0 # replaced meanwhile
+    return time.time() - max(map(written, paths), default=0)
 
-# %% ../nbs/api/10_sweep.ipynb #c198f5817
+# %% ../nbs/api/10_sweep.ipynb #c2271ee4b
 def job_states(
     grid: Grid, # see `read_grid`
     runs: list[Run] | None = None, # the stored runs of `finetune`; None: read them
-) -> pd.DataFrame: # notebook, job, state (done, running, failed, interrupted or waiting), runs, finished and failed (of its runs), last (the end of the last of them, UTC), error
+) -> pd.DataFrame: # notebook, job, state (done, running, failed, interrupted, waiting, or incomplete: it was done, and some of its runs are there no more), runs, finished and failed (of its runs), last (the end of the last of them, UTC), error
     "A row a job of a study."
     runs_of, rows = {}, []
     for job, _, stored in find_runs(grid, runs): runs_of.setdefault((job.notebook, job.name), []).append(stored)
@@ -183,10 +227,18 @@ def job_states(
         found, done, notebook = runs_of.get((job.notebook, job.name)), grid.file(job, ".done"), grid.file(job, ".ipynb")
         def of(status): return [run for several in found or [] for run in several[:1] if run.info["status"] == status]
         ended, error = ("done", None) if done.exists() else _last_words(notebook)
-        state = {"done": "done", "failed": "failed", None: "waiting"}.get(ended) or ("running" if _silence([notebook, *(run.folder/"run.json" for run in of("running"))]) < SILENT_S else "interrupted")
+        state = {"done": "done", "failed": "failed", None: "waiting"}.get(ended) or ("running" if _silence([notebook, *(run.folder/"run.json" for run in of("running"))]) < SILENT_S[found is not None] else "interrupted")
+        if state == "done" and found is not None and len(of("finished")) < len(found): state = "incomplete"
         ends = [_end(run) for run in of("finished")] if found is not None else [pd.Timestamp(done.stat().st_mtime, unit="s", tz="UTC")] if state == "done" else []
         rows.append({"notebook": job.notebook, "job": job.name, "state": state, "runs": len(found or [None]), "finished": len(ends), "failed": len(of("failed")), "last": max(ends, default=pd.NaT), "ends": ends, "error": error or ""})
     return pd.DataFrame(rows)
+
+def forget_incomplete(grid: Grid) -> list[Path]: # the marks that were taken away
+    "Take the mark from jobs that are done but lack runs, so that they run again."
+    states = job_states(grid)
+    marks = [grid.file(job, ".done") for job, state in zip(grid.jobs, states.state) if state == "incomplete"]
+    for mark in marks: mark.unlink(missing_ok=True)
+    return marks
 
 def _end(run: Run) -> pd.Timestamp: return pd.Timestamp(run.info["started"]) + pd.Timedelta(seconds=run.info["wall_time_s"])
 
@@ -209,7 +261,7 @@ def cost(
     for name, value in (("hours", hours), ("kilowatts", kilowatts), ("kg_per_kwh", kg_per_kwh)): check_number(name, value, minimum=0)
     return {"hours": hours, "kwh": hours * kilowatts, "co2_kg": hours * kilowatts * kg_per_kwh}
 
-# %% ../nbs/api/10_sweep.ipynb #c2555cb12
+# %% ../nbs/api/10_sweep.ipynb #c3006dbc9
 def plan(
     grid: Grid, # see `read_grid`
 ) -> dict: # jobs, runs (of finetuning), left (not yet finished), hours (of one process, for those), disk_bytes (for those), kwh, co2_kg; None where nothing is known
@@ -228,7 +280,7 @@ def plan(
     return {"jobs": len(grid.jobs), "runs": len(found), "left": len(left), "hours": hours, "disk_bytes": None if disk is None else int(disk), **({"kwh": None, "co2_kg": None} if hours is None else {name: cost(hours)[name] for name in ("kwh", "co2_kg")})}
 
 def _kind(parameters: dict) -> tuple: # runs that take about as long
-    return Path(str(parameters["model"])).name, parameters["protocol"], parameters["steps"], parameters["batch_size"]
+    return Path(str(parameters.get("model"))).name, *(parameters.get(name) for name in ("protocol", "steps", "batch_size"))
 
 def announce(
     grid: Grid, # see `read_grid`
@@ -239,7 +291,7 @@ def announce(
     return (f"{grid.path}: {found['jobs']} jobs, {found['runs']} finetuning runs, of which {found['left']} are left; time of one process: {tell(found['hours'], '{:.2f} h')}, "
             f"disk: {tell(found['disk_bytes'] and found['disk_bytes'] / 1e6, '{:.1f} MB')}, CO2e at 0.7 kW and 0.1 kg/kWh: {tell(found['co2_kg'], '{:.3g} kg')}")
 
-# %% ../nbs/api/10_sweep.ipynb #c28a829dd
+# %% ../nbs/api/10_sweep.ipynb #c33bdc18c
 def _report(grid: Grid) -> str:
     states, conflicts = job_states(grid), find_conflicts(describe_runs(grid.out_dir))
     found = describe_progress(states)
@@ -264,10 +316,10 @@ def main(
     try:
         if given.command == "merge":
             merged = merge_runs(given.source, given.out_dir)
-            print(", ".join(f"{n} {action}" for action, n in merged.action.value_counts().items()) or "no runs")
+            print(", ".join(f"{n} {action}" for action, n in merged.action.value_counts().items()))
             for row in merged[merged.action.isin(["conflict", "refused"])].itertuples(): print(f"{row.action}: {row.experiment} {row.run}: {row.reason}")
             return
-        grid = read_grid(given.grid, {"out_dir": given.out_dir} if given.out_dir else None)
+        grid = read_grid(given.grid, given.out_dir)
         check_grid(grid)
         print(_report(grid) if given.command == "status" else announce(grid))
-    except ValueError as error: parser.exit(2, f"{error}\n")
+    except (ValueError, OSError) as error: parser.exit(2, f"{error}\n")

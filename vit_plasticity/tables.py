@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['PUBLISHED', 'CONFIGURATIONS', 'SETTING', 'TOLD', 'DRAWINGS', 'MODELS', 'read_published', 'Study', 'complete_cells',
-           'best_runs', 'collect_study', 'write_study', 'read_study', 'describe_study', 'accuracy_table', 'over_rates',
-           'format_accuracies', 'comparable', 'significance_table', 'agreement_table', 'sensitivity_table',
-           'model_table', 'parameter_table', 'memory_table', 'protocol_table', 'save_table']
+           'best_runs', 'collect_study', 'write_study', 'read_study', 'describe_study', 'accuracy_table', 'select_rows',
+           'over_rates', 'format_accuracies', 'comparable', 'significance_table', 'agreement_table',
+           'sensitivity_table', 'model_table', 'parameter_table', 'memory_table', 'protocol_table', 'save_table']
 
-# %% ../nbs/api/12_tables.ipynb #c035bcb7b
-import json
+# %% ../nbs/api/12_tables.ipynb #c039a1dad
+import json, tempfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from .models import load_model, set_trainable
 from .plasticity import summarize_rates
 from .results import Run, combine_runs, load_runs
 from .stats import compare, leave_out, mean_over_seeds, rank_agreement, select_lr
-from .sweep import Grid, find_runs
+from .sweep import Grid, find_runs, plain_name
 
 # %% ../nbs/api/12_tables.ipynb #c05db374f
 PUBLISHED = ("cifar10", "cifar100", *(f"cifar10c/{name}/5" for name in ("contrast", "gaussian_noise", "motion_blur", "snow", "speckle_noise")), "domainnet/clipart", "domainnet/sketch", "flowers102", "pets") # in the order of the paper's Table 8
@@ -40,11 +40,11 @@ def read_published(
     return pd.DataFrame({"dataset": [PUBLISHED[places[title]] for title in table.dataset], "title": table.dataset, "role": [MINI_TASKS[places[title]] for title in table.dataset], "configuration": table.configuration,
                          "accuracy": table.accuracy_percent / 100, "std": table.std_percent / 100, "n": table.n_seeds})
 
-# %% ../nbs/api/12_tables.ipynb #c0806d1d7
+# %% ../nbs/api/12_tables.ipynb #c08001f76
 @dataclass(frozen=True)
 class Study:
     "The rows of a study; a frame without rows is empty."
-    finetune: pd.DataFrame # a row a run that was asked for: dataset, configuration, model, protocol, optimizer, lr, seed, status, run, and the columns of the run's summary and provenance
+    finetune: pd.DataFrame # a row a run that was asked for: dataset, configuration, model, protocol, optimizer, lr, seed, setting (all other parameters), status, run, and the columns of the run's summary and provenance
     evaluations: pd.DataFrame # dataset, configuration, optimizer, lr, seed, step, val_loss, val_accuracy
     steps: pd.DataFrame # of the runs at the best rate: dataset, configuration, optimizer, seed, step, loss, grad_norm, component_grad_norm
     plasticity: pd.DataFrame # dataset, inputs, measure, layer, component, plasticity, std, ci_low, ci_high, n; the mean over the blocks has layer -1
@@ -54,19 +54,27 @@ class Study:
 SETTING = ("model", "dataset", "component", "protocol", "optimizer", "lr", "seed")
 TOLD = ("test_accuracy", "val_accuracy", "best_step", "clipped", "n_test", "component_parameters", "final_norm_parameters", "head_parameters", "trainable_parameters", "images_per_s", "peak_memory_bytes") # of a run's summary
 
-def _finetune(grid: Grid, found: list[tuple[dict, list[Run]]]) -> pd.DataFrame:
-    rows = [{name: planned[name] for name in SETTING} | {"status": runs[0].info["status"] if runs else "missing", "run": runs[0].folder.name if runs else None, "others": max(0, sum(run.info["status"] == "finished" for run in runs) - 1)}
-            | {name: runs[0].info.get(name) if runs else None for name in ("error", "started", "wall_time_s", "commit", "threads")} for planned, runs in found]
+def _finetune(found: list[tuple[dict, list[Run]]]) -> pd.DataFrame: # planned runs, and what is stored of each
+    rows = []
+    for planned, runs in found:
+        sums = {(run.info["parameters"].get("model_sha256"), run.info["parameters"].get("data_sha256")) for run in runs if run.info["status"] == "finished"}
+        if len(sums) > 1: raise ValueError(f"the runs {', '.join(run.folder.name for run in runs)} are of one setting with several weights or data under one name; keep those of one, and delete the others' folders")
+        first = runs[0].info if runs else {"status": "missing"}
+        rows.append({name: planned[name] for name in SETTING} | {"setting": json.dumps({name: value for name, value in planned.items() if name not in SETTING}, sort_keys=True), "status": first["status"], "run": runs[0].folder.name if runs else None,
+                    "others": max(0, sum(run.info["status"] == "finished" for run in runs) - 1)} | {name: first.get(name) for name in ("error", "started", "wall_time_s", "commit", "threads")})
     finished = [runs[0] for _, runs in found if runs and runs[0].info["status"] == "finished"]
     told = combine_runs(finished, "summary", parameters=())[["run", *TOLD]] if finished else pd.DataFrame(columns=["run", *TOLD])
-    frame = pd.DataFrame(rows).rename(columns={"component": "configuration"})
-    return frame.assign(dataset=frame.dataset.str.removesuffix("@42")).merge(told, on="run", how="left")
+    columns = [*SETTING, "setting", "status", "run", "others", "error", "started", "wall_time_s", "commit", "threads"]
+    frame = pd.DataFrame(rows, columns=columns).rename(columns={"component": "configuration"})
+    return frame.assign(dataset=frame.dataset.astype(str).str.removesuffix("@42")).merge(told, on="run", how="left")
 
-def _others(grid: Grid, experiment: str) -> list[Run]: # the finished runs that the jobs of the notebook of this name ask for
+def _others(grid: Grid, experiment: str) -> list[Run]: # the finished runs that the jobs of the notebook of this name ask for, with all defaults
     jobs = [job for job in grid.jobs if job.notebook == experiment]
-    def fits(job, run):
-        known = run.info["parameters"] | {"dataset": run.info["parameters"]["dataset"].removesuffix("@42")}
-        return all(known.get(name) == value for name, value in job.parameters.items() if name in known)
+    def same(name, value, known):
+        if name == "dataset": return plain_name(str(value)) == plain_name(str(known[name]))
+        if name == "model": return Path(str(value)).name == known[name]
+        return value == known[name] or value is None and (known[name] == "own" or name == "source") # as it is stored where the default was taken
+    def fits(job, run): return {"model", "dataset"} <= {*(known := run.info["parameters"])} and all(same(name, value, known) for name, value in job.all.items() if name in known and name != "device") and job.all.get("precision") == known.get("precision")
     runs = [run for run in (load_runs(experiment, grid.out_dir) if jobs else []) if run.info["status"] == "finished"]
     return list({run.folder: run for job in jobs for run in runs if fits(job, run)}.values()) # in the order of the jobs
 
@@ -90,7 +98,7 @@ def _probes(runs: list[Run]) -> pd.DataFrame:
     frames = [combine_runs([run], "predictions", parameters=tuple(keys)) for run in runs]
     return _stacked([rows.assign(accuracy=rows.label == rows.prediction).groupby(keys, as_index=False).agg(accuracy=("accuracy", "mean"), n=("accuracy", "size")) for rows in frames], [*keys, "accuracy", "n"])
 
-# %% ../nbs/api/12_tables.ipynb #c095eaef0
+# %% ../nbs/api/12_tables.ipynb #c0932e99b
 def complete_cells(
     rows: pd.DataFrame, # see `Study.finetune`
     datasets: bool = False, # True: the rows of data sets all of whose cells are complete
@@ -112,7 +120,7 @@ def collect_study(
 ) -> Study:
     "Gather what is stored of a study."
     found = find_runs(grid)
-    rows = _finetune(grid, [(planned, runs) for _, planned, runs in found])
+    rows = _finetune([(planned, runs) for _, planned, runs in found])
     first = {runs[0].folder.name: runs[0] for _, _, runs in found if runs and runs[0].info["status"] == "finished"}
     def gather(chosen, table, columns): return _stacked([combine_runs([first[run] for run in chosen], table, parameters=SETTING).rename(columns={"component": "configuration"})] if len(chosen) else [], columns)
     keys = ["dataset", "configuration", "model", "protocol", "optimizer", "lr", "seed", "step"]
@@ -120,21 +128,24 @@ def collect_study(
     return Study(rows, gather([*first], "evaluations", [*keys, "val_loss", "val_accuracy"]), gather(best_runs(rows).run.to_list(), "steps", [*keys, "loss", "grad_norm", "component_grad_norm"]),
                  _plasticity(_others(grid, "plasticity")), _probes(_others(grid, "linear_probe")), _stacked(bounds, ["dataset", "model", "inputs", "layer", "component", "kind", "bound"]))
 
-# %% ../nbs/api/12_tables.ipynb #c11a9004e
+# %% ../nbs/api/12_tables.ipynb #c11b266b1
 def _small(frame: pd.DataFrame) -> pd.DataFrame: # numbers of curves to 4 digits, which compress
-    return frame.assign(**{name: np.float32(np.vectorize(lambda x: float(f"{x:.4g}"))(frame[name])) for name in ("loss", "grad_norm", "component_grad_norm") if name in frame})
+    return frame.assign(**{name: np.vectorize(lambda x: float(f"{x:.4g}"), otypes=[np.float32])(frame[name]) for name in ("loss", "grad_norm", "component_grad_norm") if name in frame})
 
 def write_study(
     study: Study, # see `collect_study`
     folder: str | Path, # where to write; a file a frame, and what study.json says
 ) -> dict: # study.json: runs, finished, failed, missing, run_hours (sum over runs), started, ended, commits, versions of the rows
     "Write a study's rows, whole or not at all."
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    told = describe_study(study)
-    for field in fields(study):
-        with replacing(folder/f"{field.name}.parquet") as path: _small(getattr(study, field.name)).to_parquet(path, index=False, compression="zstd")
-    with replacing(folder/"study.json") as path: path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    folder, told = Path(folder), describe_study(study)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+        new, old = Path(temporary, "new"), Path(temporary, "old")
+        new.mkdir(mode=0o755)
+        for field in fields(study): _small(getattr(study, field.name)).to_parquet(new/f"{field.name}.parquet", index=False, compression="zstd")
+        (new/"study.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        if folder.exists(): folder.rename(old)
+        new.rename(folder)
     return told
 
 def read_study(
@@ -157,7 +168,7 @@ def describe_study(
     return {"runs": len(rows), **{status: int((rows.status == status).sum()) for status in ("finished", "failed", "running", "missing")}, "repeated": int(rows.others.sum()), "run_hours": round(float(done.wall_time_s.sum()) / 3_600, 3),
             "first_start": when(starts.min()), "last_end": when(ends.max()), "commits": sorted(done.commit.dropna().unique().tolist()), "probes": len(study.probes), "plasticity_rows": len(study.plasticity), "bounds_rows": len(study.bounds)}
 
-# %% ../nbs/api/12_tables.ipynb #c13427808
+# %% ../nbs/api/12_tables.ipynb #c17c07618
 def accuracy_table(
     study: Study, # see `collect_study`
     optimizer: str = "sgd", # rows of this optimizer
@@ -165,18 +176,30 @@ def accuracy_table(
     model: str | None = None, # rows of this model; None: of the first
 ) -> pd.DataFrame: # dataset, configuration, mean, std, ci_low, ci_high (Student's over seeds; nan for a single seed), n (seeds), lr, at_edge, and the published accuracy and std of the data set or that whose role it has
     "Test accuracy at the learning rate that is best on the validation split (paper, Table 8)."
-    rows = _select(study, optimizer, low, model)
+    rows = select_rows(study, optimizer, low, model)
     cells = rows[["dataset", "configuration"]].drop_duplicates(ignore_index=True)
     best = best_runs(rows)
     if len(best):
         chosen = best.groupby(["dataset", "configuration"], as_index=False)[["lr", "at_edge"]].first()
         cells = cells.merge(mean_over_seeds(best), how="left").merge(chosen, how="left")
     else: cells = cells.assign(**dict.fromkeys(("mean", "std", "ci_low", "ci_high", "n", "lr", "at_edge"), np.nan))
-    return _beside_published(cells)
+    return _beside_published(cells) if optimizer == "sgd" and not low else cells.assign(published=np.nan, published_std=np.nan)
 
-def _select(study: Study, optimizer: str, low: bool, model: str | None) -> pd.DataFrame:
+def select_rows(
+    study: Study, # see `collect_study`
+    optimizer: str = "sgd", # rows of this optimizer
+    low: bool = False, # rows of the few-image variants (…/low), or of the others
+    model: str | None = None, # rows of this model; None: of the first
+) -> pd.DataFrame: # the rows of `Study.finetune`
+    "The rows of one table: of one model, one optimizer, and one setting for each cell."
     rows = study.finetune[study.finetune.optimizer.eq(optimizer) & study.finetune.dataset.str.endswith("/low").eq(low)]
-    return rows[rows.model == (model if model is not None else rows.model.iloc[0])] if len(rows) else rows
+    rows = rows[rows.model == (model if model is not None else rows.model.iloc[0])] if len(rows) else rows
+    several = rows.assign(setting=rows.protocol + rows.setting).groupby(["dataset", "configuration"]).setting.agg(lambda column: list(dict.fromkeys(column)))
+    for cell, kinds in several[several.map(len) > 1].items():
+        first, second = (json.loads(text[text.index("{"):]) for text in kinds[:2])
+        unlike = [name for name in first if first[name] != second.get(name)] or ["protocol"]
+        raise ValueError(f"`study` must have one setting for a cell; the runs of {' '.join(cell)} differ in {', '.join(unlike)}: make studies of their own of them")
+    return rows
 
 def _beside_published(cells: pd.DataFrame) -> pd.DataFrame:
     table = read_published()
@@ -191,7 +214,7 @@ def over_rates(
     model: str | None = None, # see `accuracy_table`
 ) -> pd.DataFrame: # dataset, configuration, mean, std (over the learning rates), n
     "Test accuracy at one seed, mean and standard deviation over the grid of learning rates (paper, Tables 2, 9 and 10)."
-    rows = _select(study, optimizer, low, model)
+    rows = select_rows(study, optimizer, low, model)
     done = complete_cells(rows[rows.seed == seed])
     return rows[["dataset", "configuration"]].drop_duplicates(ignore_index=True).merge(done.groupby(["dataset", "configuration"], as_index=False).test_accuracy.agg(mean="mean", std="std", n="size"), how="left")
 
