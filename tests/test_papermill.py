@@ -91,7 +91,6 @@ def test_refused_measurements(tmp_path, arguments, message):
 @pytest.mark.parametrize("parameters, message", [
     (("-p", "componnent", "fc1"), "did you mean 'component'?"),
     (("-p", "lr", "[0.1]"), "`lr` must be None or float; got '[0.1]' (str)"),
-    (("-p", "dataset", "mini/digit"), "did you mean 'mini/digits'?"),
 ])
 def test_refused_parameters(tmp_path, parameters, message):
     done = papermill("finetune", tmp_path, *parameters, check=False)
@@ -102,6 +101,7 @@ def test_refused_parameters(tmp_path, parameters, message):
 @pytest.mark.parametrize("arguments, message", [
     (dict(component="attn"), "`component` must be one of"),
     (dict(model="vit_min"), "did you mean 'vit_mini'?"),
+    (dict(dataset="mini/digit"), "did you mean 'mini/digits'?"),
     (dict(steps=0), "`steps` must be a whole number at least 1 and at most 1000000000; got 0"),
     (dict(out_dir="/dev/null/runs"), "`out_dir` must be a folder that can be written"),
 ])
@@ -111,9 +111,10 @@ def test_refused_arguments(tmp_path, arguments, message):
 
 
 def test_same_seed_same_rows(tmp_path):
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+    for name in "ab":
         (tmp_path/name).mkdir()
-        papermill("finetune", tmp_path/name, "-p", "seed", seed, *SHORT)
+        papermill("finetune", tmp_path/name, "-p", "seed", 0, *SHORT)
+    run_finetuning(seed=1, steps=6, batch_size=16, out_dir=tmp_path/"c"/"runs")
     a, b, c = (read_runs("finetune", "steps", tmp_path/name/"runs").drop(columns="seed") for name in "abc")
     pd.testing.assert_frame_equal(a, b)
     assert not a.loss.equals(c.loss)
@@ -123,7 +124,7 @@ def test_same_seed_same_rows(tmp_path):
 
 def test_killed_run_restarts(tmp_path):
     "kill -9 in the middle: nothing that looks like a run is left, and the next try computes it."
-    code = f"from vit_plasticity.finetune import run_finetuning; run_finetuning(steps=200, out_dir={str(tmp_path/'runs')!r})"
+    code = f"from vit_plasticity.finetune import run_finetuning; run_finetuning(steps=80, out_dir={str(tmp_path/'runs')!r})"
     for wait in (1, 4):
         process = subprocess.Popen([shutil.which("python"), "-c", code], stderr=subprocess.DEVNULL)
         while not (tmp_path/"runs").exists(): time.sleep(0.05)
@@ -132,4 +133,4 @@ def test_killed_run_restarts(tmp_path):
         process.wait()
         for path in (tmp_path/"runs").rglob("run.json"): json.loads(path.read_text()) # whole, if it had just ended
     subprocess.run([shutil.which("python"), "-c", code], check=True, capture_output=True)
-    assert len(read_runs("finetune", "steps", tmp_path/"runs")) == 200
+    assert len(read_runs("finetune", "steps", tmp_path/"runs")) == 80

@@ -106,7 +106,7 @@ def test_everything_is_pinned():
 
 def test_imports_are_declared():
     "Every package that the library imports is a requirement."
-    names = {"PIL": "pillow", "sklearn": "scikit-learn"}
+    names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
     declared = {re.split("[=<>]", requirement)[0] for requirement in REQUIREMENTS}
     lazily = {"resvg_py", "transformers"} # to rebuild the emoji, a development requirement; GPT-2, an extra
     for path in (ROOT/"vit_plasticity").glob("*.py"):

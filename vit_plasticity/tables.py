@@ -40,7 +40,7 @@ def read_published(
     return pd.DataFrame({"dataset": [PUBLISHED[places[title]] for title in table.dataset], "title": table.dataset, "role": [MINI_TASKS[places[title]] for title in table.dataset], "configuration": table.configuration,
                          "accuracy": table.accuracy_percent / 100, "std": table.std_percent / 100, "n": table.n_seeds})
 
-# %% ../nbs/api/12_tables.ipynb #c08001f76
+# %% ../nbs/api/12_tables.ipynb #c088826a2
 @dataclass(frozen=True)
 class Study:
     "The rows of a study; a frame without rows is empty."
@@ -78,6 +78,7 @@ def _others(grid: Grid, experiment: str) -> list[Run]: # the finished runs that 
     runs = [run for run in (load_runs(experiment, grid.out_dir) if jobs else []) if run.info["status"] == "finished"]
     return list({run.folder: run for job in jobs for run in runs if fits(job, run)}.values()) # in the order of the jobs
 
+# %% ../nbs/api/12_tables.ipynb #c09ea8da2
 def _plasticity(runs: list[Run]) -> pd.DataFrame: # each block's and the mean's, with intervals
     frames = []
     for run in runs:
@@ -168,7 +169,7 @@ def describe_study(
     return {"runs": len(rows), **{status: int((rows.status == status).sum()) for status in ("finished", "failed", "running", "missing")}, "repeated": int(rows.others.sum()), "run_hours": round(float(done.wall_time_s.sum()) / 3_600, 3),
             "first_start": when(starts.min()), "last_end": when(ends.max()), "commits": sorted(done.commit.dropna().unique().tolist()), "probes": len(study.probes), "plasticity_rows": len(study.plasticity), "bounds_rows": len(study.bounds)}
 
-# %% ../nbs/api/12_tables.ipynb #c17c07618
+# %% ../nbs/api/12_tables.ipynb #c17c649c3
 def accuracy_table(
     study: Study, # see `collect_study`
     optimizer: str = "sgd", # rows of this optimizer
@@ -185,6 +186,7 @@ def accuracy_table(
     else: cells = cells.assign(**dict.fromkeys(("mean", "std", "ci_low", "ci_high", "n", "lr", "at_edge"), np.nan))
     return _beside_published(cells) if optimizer == "sgd" and not low else cells.assign(published=np.nan, published_std=np.nan)
 
+# %% ../nbs/api/12_tables.ipynb #c188a252c
 def select_rows(
     study: Study, # see `collect_study`
     optimizer: str = "sgd", # rows of this optimizer
@@ -206,6 +208,7 @@ def _beside_published(cells: pd.DataFrame) -> pd.DataFrame:
     known = pd.concat([table.assign(dataset=table[name]) for name in ("dataset", "role")])[["dataset", "configuration", "accuracy", "std"]].rename(columns={"accuracy": "published", "std": "published_std"})
     return cells.assign(key=cells.dataset.str.removesuffix("/low")).merge(known.rename(columns={"dataset": "key"}), on=["key", "configuration"], how="left").drop(columns="key")
 
+# %% ../nbs/api/12_tables.ipynb #c19f651f4
 def over_rates(
     study: Study, # see `collect_study`
     optimizer: str, # rows of this optimizer
