@@ -69,7 +69,7 @@ def test_a_study_runs_grows_and_keeps_what_failed(tmp_path):
     assert "RuntimeError" in (out/"sweep/finetune_grid").glob("mini-digits_all*.ipynb").__next__().read_text()
 
 
-@pytest.mark.parametrize("old, new, message", [("component:", "componnent:", "line 7: `parameter` must be one of"), ("[ln1]", "[ln1, ln3]", "line 7: `component` must be one of"), ("mini/digits", "mini/digit", "did you mean 'mini/digits'")])
+@pytest.mark.parametrize("old, new, message", [("component:", "componnent:", "line 7: `parameter` must be one of"), ("[ln1]", "[ln1, ln3]", "line 7: `component` must be one of")])
 def test_a_wrong_study_is_refused_before_anything_runs(tmp_path, old, new, message):
     done = run(study(tmp_path, STUDY.replace(old, new)))
     assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr and not (tmp_path/"runs").exists()
