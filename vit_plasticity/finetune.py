@@ -750,7 +750,7 @@ def _check_grid(grid: list[dict]): # each before any is run
         run, planned = default | arguments, _planned(arguments, 10**9)
         _planned(arguments, sizes(run["dataset"], run["data_dir"], pixels(run["model"], run["img_size"]), planned["crop_scale"] is not None))
 
-# %% ../nbs/api/06_finetune.ipynb #c72fc8680
+# %% ../nbs/api/06_finetune.ipynb #c722ce5bb
 def _run_here(grid: list[dict]): # yields each run's place in the grid, and its folder or what it raised
     for i, arguments in enumerate(grid):
         try: yield i, run_finetuning(**arguments, progress=False, _load=_kept).folder
@@ -773,14 +773,17 @@ def run_grid(
     **lists, # arguments of `run_finetuning`, each a value or several
 ) -> list[Run]: # in the order of the combinations
     "Run every combination of the listed arguments; a run that fails is named at the end, after all others."
+    return _run_all(_combinations(lists), processes)
+
+def _run_all(grid: list[dict], processes: int) -> list[Run]:
     check_number("processes", processes, minimum=1, integer=True)
-    _check_grid(grid := _combinations(lists))
+    _check_grid(grid)
     done = dict(tqdm(_run_here(grid) if processes == 1 else _run_in_workers(grid, processes), total=len(grid), desc="runs", unit="run"))
     failures = [f"{grid[i]}: {done[i]}" for i in range(len(grid)) if isinstance(done[i], Exception)]
     if failures: raise RuntimeError(f"{len(failures)} of {len(grid)} runs failed; the first is {failures[0]}")
     return [load_run(done[i]) for i in range(len(grid))]
 
-# %% ../nbs/api/06_finetune.ipynb #c74114a6b
+# %% ../nbs/api/06_finetune.ipynb #c74e2aa93
 def cell_runs(
     component: str = "mha", # see `run_finetuning`, as in all that is not said here
     model: str = "vit_mini",
@@ -802,8 +805,7 @@ def run_cell(
     **options, # see `cell_runs`
 ) -> list[Run]: # learning rate by learning rate, seed by seed
     "Finetune one component on one data set, over learning rates and seeds."
-    runs = cell_runs(*arguments, **options)
-    return run_grid(processes, **{name: list(dict.fromkeys(run[name] for run in runs)) for name in runs[0]})
+    return _run_all(cell_runs(*arguments, **options), processes)
 
 def planned_runs(
     **options, # see `cell_runs`
