@@ -10,7 +10,7 @@ __all__ = ['SCHEDULES', 'OPTIMIZERS', 'DTYPES', 'SAVE_AFTER', 'POOLINGS', 'PROBE
            'run_linear_probe', 'run_grid', 'cell_runs', 'run_cell', 'planned_runs', 'loss_landscape',
            'run_loss_landscape']
 
-# %% ../nbs/api/06_finetune.ipynb #c0313f453
+# %% ../nbs/api/06_finetune.ipynb #c03676948
 import contextlib, copy, functools, hashlib, inspect, itertools, math, os, signal, sys, threading, time, warnings
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -22,9 +22,6 @@ from typing import Callable
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Normalizer, StandardScaler
 from timm.layers import Attention as TimmAttention
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
@@ -508,7 +505,7 @@ def _sgd_probe(epochs: Callable, classes: int, seed: int) -> nn.Linear: # Caron 
             step += 1
     return layer
 
-# %% ../nbs/api/06_finetune.ipynb #c50e157b9
+# %% ../nbs/api/06_finetune.ipynb #c508fde4c
 def _check_probe(pooling, layer, after, method, augmented): # before anything is loaded
     for name, value, choices in (("pooling", pooling, POOLINGS), ("after", after, ("block", *COMPONENTS)), ("method", method, PROBES)): check_choice(name, value, choices)
     if layer is not None: check_number("layer", layer, minimum=0, integer=True)
@@ -538,7 +535,11 @@ def linear_probe(
         batches, labels = _augmented_epoch(model, data, (seed + i) % 2**32)
         return features(batches), torch.cat(labels).numpy()
     test = features(_plain_batches(model, data.test.images))
-    if method == "logistic": prediction = make_pipeline(Normalizer(), StandardScaler(), LogisticRegression(max_iter=5_000)).fit(*epoch(0)).predict(test)
+    if method == "logistic":
+        from sklearn.linear_model import LogisticRegression # here: it takes a second to import
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import Normalizer, StandardScaler
+        prediction = make_pipeline(Normalizer(), StandardScaler(), LogisticRegression(max_iter=5_000)).fit(*epoch(0)).predict(test)
     else: prediction = _sgd_probe(epoch, len(data.classes), seed)(torch.from_numpy(test)).argmax(1).numpy()
     return pd.DataFrame({"image": np.arange(len(data.test.labels)), "label": data.test.labels.numpy(), "prediction": prediction})
 
@@ -711,7 +712,7 @@ def run_linear_probe(
     parameters = _identity(model, network, data, device, normalization) | settings | {"seed": seed, "pretrained": pretrained, "img_size": img_size}
     return stored_run("linear_probe", parameters, lambda: {"predictions": linear_probe(network, data, seed=seed, **probe)}, out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c71381471
+# %% ../nbs/api/06_finetune.ipynb #c71caf7b5
 _kept = functools.lru_cache(2)(load_dataset) # in a worker process
 
 def _end_with_parent(parent: int): # in a worker process: stop, with a checkpoint, when the process that made it has ended
@@ -726,16 +727,16 @@ def _run_one(arguments: dict) -> Path: # in a worker process: one thread, no pro
     torch.set_num_threads(1)
     return run_finetuning(**arguments, progress=False, _load=_kept).folder
 
+@functools.cache
+def _defaults() -> dict: return {name: parameter.default for name, parameter in inspect.signature(run_finetuning).parameters.items() if name not in ("progress", "_load")}
+
 def _planned(arguments: dict, n_train: int) -> dict: # what a run will store, as far as it is known without its model and data
-    bound = inspect.signature(run_finetuning).bind(**arguments)
-    bound.apply_defaults()
-    run = bound.arguments
+    run = _defaults() | arguments
     training, normalization = _complete(run["protocol"], run["dataset"], n_train, **{name: run[name] for name in COMPLETED})
     return training | {"normalization": normalization} | {name: run[name] for name in ("model", "dataset", "pretrained", "protocol", "head_init", "img_size")}
 
 def _combinations(lists: dict) -> list[dict]: # of the listed arguments of `run_finetuning`
-    names = [name for name in inspect.signature(run_finetuning).parameters if name not in ("progress", "_load")]
-    for name in lists: check_choice("argument", name, names)
+    for name in lists: check_choice("argument", name, _defaults())
     values = {name: list(value) if hasattr(value, "__iter__") and not isinstance(value, str) else [value] for name, value in lists.items()}
     for name, given in values.items():
         if not given or len(set(map(repr, given))) < len(given): raise ValueError(f"`{name}` must list at least one value, and each once; got {given!r}")
@@ -743,11 +744,10 @@ def _combinations(lists: dict) -> list[dict]: # of the listed arguments of `run_
 
 def _check_grid(grid: list[dict]): # each before any is run
     pixels, sizes = functools.lru_cache(image_size), functools.lru_cache(lambda *arguments: len(_kept(*arguments[:3], crops=arguments[3]).train.labels))
-    default = {name: parameter.default for name, parameter in inspect.signature(run_finetuning).parameters.items()}
-    for run in (default | run for run in grid):
+    for run in (_defaults() | run for run in grid):
         check_flag("pretrained", run["pretrained"]), get_device(run["device"]), get_out_dir(run["out_dir"]), pixels(run["model"], run["img_size"])
     for arguments in grid:
-        run, planned = default | arguments, _planned(arguments, 10**9)
+        run, planned = _defaults() | arguments, _planned(arguments, 10**9)
         _planned(arguments, sizes(run["dataset"], run["data_dir"], pixels(run["model"], run["img_size"]), planned["crop_scale"] is not None))
 
 # %% ../nbs/api/06_finetune.ipynb #c722ce5bb

@@ -7,8 +7,9 @@ __all__ = ['INCIDENTAL', 'SCHEMA', 'NEEDED', 'TIMES', 'run_id', 'Run', 'provenan
            'stored_run', 'combine_runs', 'load_runs', 'read_runs', 'describe_runs', 'find_conflicts', 'check_run',
            'merge_runs']
 
-# %% ../nbs/api/01_results.ipynb #c030b6f06
-import ast, datetime, functools, hashlib, json, os, platform, shutil, subprocess, time, uuid, warnings
+# %% ../nbs/api/01_results.ipynb #c037c4c56
+import ast, datetime, functools, hashlib, json, os, platform, shutil, subprocess, sys, time, uuid, warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,7 +31,7 @@ def run_id(
     "The identity of a run: a hash of its parameters, whatever their order."
     return hashlib.sha256(json.dumps(parameters, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
 
-# %% ../nbs/api/01_results.ipynb #c08ce006e
+# %% ../nbs/api/01_results.ipynb #c08dbfa06
 @dataclass(frozen=True)
 class Run:
     "A stored run."
@@ -39,10 +40,10 @@ class Run:
     def table(self, name: str) -> pd.DataFrame:
         "One of the run's tables."
         return self.read(name).to_pandas()
-    def read(self, name: str) -> pa.Table:
-        "One of the run's tables, as Arrow holds it."
+    def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
+        "One of the run's tables, or some of its columns, as Arrow holds them."
         path = self.folder/f"{check_choice('name', name, self.info.get('tables', ()))}.parquet"
-        try: return pq.ParquetFile(path).read(use_threads=False)
+        try: return pq.ParquetFile(path).read(columns, use_threads=False)
         except (OSError, ArrowException) as error:
             raise ValueError(f"`name`: the table {'/'.join(path.parts[-3:])} can't be read ({error}); delete its folder to compute the run again") from None
 
@@ -75,20 +76,22 @@ def code_fingerprints(
         found[name] = hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
     return dict(sorted(found.items()))
 
-# %% ../nbs/api/01_results.ipynb #c13efa2e5
+# %% ../nbs/api/01_results.ipynb #c13703be8
 def _fault(info, folder: Path) -> str | None: # what is wrong with a run.json; None: nothing
     if not isinstance(info, dict) or not {"status", "id", "parameters", "tables"} <= set(info): return "run.json lacks what a run has"
     if not isinstance(info["parameters"], dict) or info["id"] != folder.name or info["status"] not in ("finished", "failed", "running"): return "run.json is not that of a run in this folder"
     if not isinstance(info["tables"], list) or not all(isinstance(name, str) and name.isidentifier() for name in info["tables"]): return "run.json names tables that can't be"
     seconds = info.get("wall_time_s")
     if info["status"] == "finished" and "started" in info and (not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf") or _time(info["started"]) is None): return "run.json does not say when it was computed and how long that took"
-    missing = [name for name in info["tables"] if not (folder/f"{name}.parquet").is_file()]
+    missing = sorted({*info["tables"]} - {name.removesuffix(".parquet") for name in os.listdir(folder)})
     return f"missing tables: {missing}" if missing else None
 
 def _time(text) -> datetime.datetime | None: # with a time zone
     try: time = datetime.datetime.fromisoformat(text)
     except (TypeError, ValueError): return None
     return time if time.tzinfo is not None else None
+
+def _shared(pairs: list[tuple]) -> dict: return {sys.intern(name): sys.intern(value) if type(value) is str else value for name, value in pairs} # thousands of runs say the same
 
 def load_run(
     folder: Path, # of one run
@@ -97,7 +100,7 @@ def load_run(
     "A run that is stored in `folder`."
     folder = Path(folder)
     try:
-        info = json.loads((folder/"run.json").read_text(encoding="utf-8"))
+        info = json.loads((folder/"run.json").read_text(encoding="utf-8"), object_pairs_hook=_shared)
         fault = _fault(info, folder)
     except (OSError, ValueError, RecursionError) as error: info, fault = {}, str(error)
     if fault and tries > 1: return load_run(folder, tries - 1)
@@ -163,33 +166,36 @@ def _compute_run(experiment: str, parameters: dict, compute: Callable, out_dir, 
     _write_run(folder, info | {"wall_time_s": time.perf_counter() - start}, tables)
     return load_run(folder)
 
-# %% ../nbs/api/01_results.ipynb #c2437f130
+# %% ../nbs/api/01_results.ipynb #c24c83597
 def _flat(parameters: dict) -> dict: return {name: json.dumps(value) if isinstance(value, (list, dict)) else value for name, value in parameters.items()}
 
 def combine_runs(
     runs: list[Run], # finished runs
     table: str, # the table's name
     parameters: tuple[str, ...] | None = None, # which of the runs' parameters to add; None: all
+    columns: list[str] | None = None, # which of the table's columns to read; None: all
 ) -> pd.DataFrame: # the rows of all runs, with `run` (its id) and the parameters as columns
     "One table of several runs."
     if not runs: raise ValueError("`runs` must hold at least one run; got none")
-    tables = []
     for run in runs:
         if run.info["status"] != "finished": raise ValueError(f"`runs` must be finished; {run.folder.name} is {run.info['status']}")
-        tables.append(run.read(table))
-    rows = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    def read(several): # many small tables into one that takes their rows' room
+        tables = [run.read(table, columns).replace_schema_metadata() for run in several]
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks(), [len(rows) for rows in tables]
+    with ThreadPoolExecutor(min(4, os.cpu_count())) as pool: parts = list(pool.map(read, [runs[i:i + 100] for i in range(0, len(runs), 100)]))
+    rows = pa.concat_tables([part for part, _ in parts], promote_options="permissive").to_pandas()
     more = pd.DataFrame([{"run": run.info["id"], **{name: value for name, value in _flat(run.info["parameters"]).items() if parameters is None or name in parameters}} for run in runs])
     if clash := set(rows.columns) & set(more.columns): raise ValueError(f"`table`: columns of {table!r} have the names of parameters: {', '.join(sorted(clash))}")
-    more = more.loc[np.repeat(more.index, [len(table) for table in tables])].reset_index(drop=True)
+    more = more.loc[np.repeat(more.index, [n for _, lengths in parts for n in lengths])].reset_index(drop=True)
     return pd.concat([rows, more], axis=1)
 
-# %% ../nbs/api/01_results.ipynb #c250bb68c
+# %% ../nbs/api/01_results.ipynb #c25e21d0d
 def load_runs(
-    experiment: str, # the kind of run
+    experiment: str | None = None, # the kind of run; None: all
     out_dir: str | Path | None = None, # default: see `get_out_dir`
 ) -> list[Run]: # finished, failed, running and damaged ones
     "All stored runs of an experiment."
-    return [load_run(path.parent) for path in sorted((find_out_dir(out_dir)/experiment).glob("[!.]*/run.json"))]
+    return [load_run(path.parent) for path in sorted(find_out_dir(out_dir).glob(f"{'[!.]*' if experiment is None else experiment}/[!.]*/run.json"))]
 
 def read_runs(
     experiment: str, # the kind of run
@@ -203,16 +209,15 @@ def read_runs(
     if not runs: raise ValueError(f"`experiment`: there is no finished run of {experiment!r} in {str(find_out_dir(out_dir))!r}; run its notebook first")
     return combine_runs(runs, table)
 
-# %% ../nbs/api/01_results.ipynb #c30f3db04
+# %% ../nbs/api/01_results.ipynb #c30ebf957
 def describe_runs(
     out_dir: str | Path | None = None, # default: see `get_out_dir`
     experiment: str | None = None, # one kind of run; None: all
+    runs: list[Run] | None = None, # these runs, instead of those stored there
 ) -> pd.DataFrame: # experiment, run, status, error, started (UTC), wall_time_s, commit, modified, code (fingerprints), versions, and the parameters
     "All stored runs, also failed and damaged ones."
-    out_dir = find_out_dir(out_dir)
-    names = [experiment] if experiment is not None else sorted({path.parent.parent.name for path in out_dir.glob("[!.]*/[!.]*/run.json")})
     told, rows = ("status", "error", "started", "wall_time_s", "commit", "modified", "code", "versions"), []
-    for run in (run for name in names for run in load_runs(name, out_dir)):
+    for run in load_runs(experiment, out_dir) if runs is None else runs:
         rows.append(_flat(run.info.get("parameters", {})) | {"experiment": run.folder.parent.name, "run": run.folder.name} | _flat({name: run.info.get(name) for name in told}))
     first = ["experiment", "run", *told]
     table = pd.DataFrame(rows, columns=None if rows else first)

@@ -141,7 +141,7 @@ def read_grid(
         except ValueError as error: refuse(found[name, "line"], error)
     return Grid(path, Path(shared.get("out_dir", root/"outputs")), guesses, [*jobs.values()])
 
-# %% ../nbs/api/10_sweep.ipynb #c181b8a9d
+# %% ../nbs/api/10_sweep.ipynb #c18382c8b
 def _key(parameters: dict) -> str: # of a stored or planned run: the same for both
     known = {name: value for name, value in parameters.items() if name not in ("model_sha256", "data_sha256", "device", "architecture")}
     known |= {"model": Path(str(known.get("model"))).name, "dataset": plain_name(str(known.get("dataset")))}
@@ -152,12 +152,12 @@ def plain_name(dataset: str) -> str: # as a study says it, and as runs store it:
 
 def find_runs(
     grid: Grid, # see `read_grid`
-    runs: list[Run] | None = None, # the stored runs of `finetune`; None: read them
+    runs: list[Run] | None = None, # the stored runs; None: read those of `finetune`
 ) -> list[tuple[Job, dict, list[Run]]]: # for each finetuning run of the study: its job, its parameters, and the stored runs that have these (of several machines, say), finished ones first
     "What is stored of the runs that a study asks for; a run that two jobs ask for counts once."
     known, found = {}, {}
     for run in load_runs("finetune", grid.out_dir) if runs is None else runs:
-        if run.info["status"] != "damaged": known.setdefault(_key(run.info["parameters"]), []).append(run)
+        if run.folder.parent.name == "finetune" and run.info["status"] != "damaged": known.setdefault(_key(run.info["parameters"]), []).append(run)
     for job in grid.jobs:
         for planned in job.runs or []:
             where = tuple(str(job.all.get(name)) for name in ("model", "dataset", "weights"))
@@ -209,10 +209,10 @@ def _silence(paths: list[Path]) -> float: # seconds since the last sign of life
         except OSError: return 0 # replaced meanwhile
     return time.time() - max(map(written, paths), default=0)
 
-# %% ../nbs/api/10_sweep.ipynb #c2271ee4b
+# %% ../nbs/api/10_sweep.ipynb #c235083ca
 def job_states(
     grid: Grid, # see `read_grid`
-    runs: list[Run] | None = None, # the stored runs of `finetune`; None: read them
+    runs: list[Run] | None = None, # the stored runs; None: read those of `finetune`
 ) -> pd.DataFrame: # notebook, job, state (done, running, failed, interrupted, waiting, or incomplete: it was done, and some of its runs are there no more), runs, finished and failed (of its runs), last (the end of the last of them, UTC), error
     "A row a job of a study."
     runs_of, rows = {}, []
@@ -285,9 +285,10 @@ def announce(
     return (f"{grid.path}: {found['jobs']} jobs, {found['runs']} finetuning runs, of which {found['left']} are left; time of one process: {tell(found['hours'], '{:.2f} h')}, "
             f"disk: {tell(found['disk_bytes'] and found['disk_bytes'] / 1e6, '{:.1f} MB')}, CO2e at 0.7 kW and 0.1 kg/kWh: {tell(found['co2_kg'], '{:.3g} kg')}")
 
-# %% ../nbs/api/10_sweep.ipynb #c33bdc18c
+# %% ../nbs/api/10_sweep.ipynb #c34948f3c
 def _report(grid: Grid) -> str:
-    states, conflicts = job_states(grid), find_conflicts(describe_runs(grid.out_dir))
+    runs = load_runs(out_dir=grid.out_dir)
+    states, conflicts = job_states(grid, runs), find_conflicts(describe_runs(runs=runs))
     found = describe_progress(states)
     lines = [", ".join(f"{found[state]} {state}" for state in STATES if found[state]) + f" of {len(states)} jobs; {found['finished']} of {found['runs']} runs, {found['left']} left" + ("" if found["left_s"] is None else f", about {found['left_s'] / 60:.0f} minutes")]
     for state in STATES[1:-1]: lines += [f"{state}: {row.notebook} {row.job}, {row.finished} of {row.runs} runs{f': {row.error}' if row.error else ''}" for row in states[states.state == state].itertuples()]

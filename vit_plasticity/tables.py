@@ -39,7 +39,7 @@ def read_published(
     return pd.DataFrame({"dataset": [PUBLISHED[places[title]] for title in table.dataset], "title": table.dataset, "role": [MINI_TASKS[places[title]] for title in table.dataset], "configuration": table.configuration,
                          "accuracy": table.accuracy_percent / 100, "std": table.std_percent / 100, "n": table.n_seeds})
 
-# %% ../nbs/api/12_tables.ipynb #c08402801
+# %% ../nbs/api/12_tables.ipynb #c08c3b985
 @dataclass(frozen=True)
 class Study:
     "The rows of a study; a frame without rows is empty."
@@ -62,10 +62,10 @@ def _finetune(found: list[tuple[dict, list[Run]]]) -> pd.DataFrame: # planned ru
         rows.append({name: planned[name] for name in SETTING} | {"setting": json.dumps({name: value for name, value in planned.items() if name not in SETTING}, sort_keys=True), "status": first["status"], "run": runs[0].folder.name if runs else None,
                     "others": max(0, sum(run.info["status"] == "finished" for run in runs) - 1)} | {name: first.get(name) for name in ("error", "started", "wall_time_s", "commit", "threads")})
     finished = [runs[0] for _, runs in found if runs and runs[0].info["status"] == "finished"]
-    told = combine_runs(finished, "summary", parameters=())[["run", *TOLD]] if finished else pd.DataFrame(columns=["run", *TOLD])
+    told = combine_runs(finished, "summary", parameters=(), columns=list(TOLD)) if finished else pd.DataFrame(columns=["run", *TOLD])
     columns = [*SETTING, "setting", "status", "run", "others", "error", "started", "wall_time_s", "commit", "threads"]
     frame = pd.DataFrame(rows, columns=columns).rename(columns={"component": "configuration"})
-    return frame.assign(dataset=frame.dataset.map(plain_name)).merge(told, on="run", how="left")
+    return frame.assign(dataset=_plain(frame.dataset)).merge(told, on="run", how="left")
 
 # %% ../nbs/api/12_tables.ipynb #c094a3d72
 def _others(grid: Grid, experiment: str) -> list[Run]: # the finished runs that the jobs of the notebook of this name ask for, with all defaults
@@ -78,7 +78,7 @@ def _others(grid: Grid, experiment: str) -> list[Run]: # the finished runs that 
     runs = [run for run in (load_runs(experiment, grid.out_dir) if jobs else []) if run.info["status"] == "finished"]
     return list({run.folder: run for job in jobs for run in runs if fits(job, run)}.values()) # in the order of the jobs
 
-# %% ../nbs/api/12_tables.ipynb #c109af0e1
+# %% ../nbs/api/12_tables.ipynb #c10ee17bb
 def _plasticity(runs: list[Run]) -> pd.DataFrame: # each block's and the mean's, with intervals
     frames = []
     for run in runs:
@@ -92,14 +92,16 @@ def _plasticity(runs: list[Run]) -> pd.DataFrame: # each block's and the mean's,
 
 def _stacked(frames: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame: # one frame, which has its columns even if it is empty
     frame = pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
-    return frame.assign(dataset=frame.dataset.map(plain_name)) if frames else frame
+    return frame.assign(dataset=_plain(frame.dataset)) if frames else frame
+
+def _plain(datasets: pd.Series) -> pd.Series: return datasets.map({name: plain_name(name) for name in datasets.unique()})
 
 def _probes(runs: list[Run]) -> pd.DataFrame:
     keys = ["dataset", "model", "pooling", "method", "augmented"]
     frames = [combine_runs([run], "predictions", parameters=tuple(keys)) for run in runs]
     return _stacked([rows.assign(accuracy=rows.label == rows.prediction).groupby(keys, as_index=False).agg(accuracy=("accuracy", "mean"), n=("accuracy", "size")) for rows in frames], [*keys, "accuracy", "n"])
 
-# %% ../nbs/api/12_tables.ipynb #c0932e99b
+# %% ../nbs/api/12_tables.ipynb #c11e4da29
 def complete_cells(
     rows: pd.DataFrame, # see `Study.finetune`
     datasets: bool = False, # True: the rows of data sets all of whose cells are complete
@@ -123,15 +125,19 @@ def collect_study(
     found = find_runs(grid)
     rows = _finetune([(planned, runs) for _, planned, runs in found])
     first = {runs[0].folder.name: runs[0] for _, _, runs in found if runs and runs[0].info["status"] == "finished"}
-    def gather(chosen, table, columns): return _stacked([combine_runs([first[run] for run in chosen], table, parameters=SETTING).rename(columns={"component": "configuration"})] if len(chosen) else [], columns)
-    keys = ["dataset", "configuration", "model", "protocol", "optimizer", "lr", "seed", "step"]
+    def gather(chosen, table, columns):
+        frames = [combine_runs([first[run] for run in chosen], table, parameters=SETTING, columns=columns).rename(columns={"component": "configuration"})] if len(chosen) else []
+        return _stacked(frames, ["dataset", "configuration", "model", "protocol", "optimizer", "lr", "seed", *columns])
     bounds = [combine_runs([run], "bounds", parameters=("dataset", "model", "inputs")) for run in _others(grid, "bounds")]
-    return Study(rows, gather([*first], "evaluations", [*keys, "val_loss", "val_accuracy"]), gather(best_runs(rows).run.to_list(), "steps", [*keys, "loss", "grad_norm", "component_grad_norm"]),
+    return Study(rows, gather([*first], "evaluations", ["step", "val_loss", "val_accuracy"]), gather(best_runs(rows).run.to_list(), "steps", ["step", "loss", "grad_norm", "component_grad_norm"]),
                  _plasticity(_others(grid, "plasticity")), _probes(_others(grid, "linear_probe")), _stacked(bounds, ["dataset", "model", "inputs", "layer", "component", "kind", "bound"]))
 
-# %% ../nbs/api/12_tables.ipynb #c136ff6f3
+# %% ../nbs/api/12_tables.ipynb #c13e26863
 def _small(frame: pd.DataFrame) -> pd.DataFrame: # numbers of curves to 4 digits, which compress
-    return frame.assign(**{name: np.vectorize(lambda x: float(f"{x:.4g}"), otypes=[np.float32])(frame[name]) for name in ("loss", "grad_norm", "component_grad_norm") if name in frame})
+    def rounded(x):
+        unit = 10.0**(np.floor(np.log10(np.maximum(np.abs(x), 1e-30))) - 3)
+        return (np.round(x / unit) * unit).astype(np.float32)
+    return frame.assign(**{name: rounded(frame[name].to_numpy(float)) for name in ("loss", "grad_norm", "component_grad_norm") if name in frame})
 
 def write_study(
     study: Study, # see `collect_study`
