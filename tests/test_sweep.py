@@ -92,29 +92,40 @@ def workers(out):
 
 @pytest.mark.skipif(not Path("/proc").is_dir() or "KILLS" not in os.environ, reason="takes minutes, and finds processes by /proc; ask for it by KILLS=20")
 def test_killed_at_random_moments(tmp_path):
-    "kill -9 of Snakemake with all that it started, of Snakemake alone, or of one papermill; then again, until all is done: every row once, as if nothing had happened."
+    "kill -9 of Snakemake with all that it started, of Snakemake alone, or of one papermill, then again; whenever all is done, every row is there once, as if nothing had happened, and the study begins anew."
     path, out, chance = study(tmp_path, STUDY.replace("[ln1]", "[ln1, ln2, fc1]").replace("steps: 4", "steps: 30")), tmp_path/"runs", random.Random(int(os.environ.get("KILL_SEED", 0)))
-    for i in range(int(os.environ["KILLS"])):
+    alone = [run for component in ("ln1", "ln2", "fc1") for run in run_cell(component, dataset="mini/digits", lrs="0.1,0.3", seeds="0,1", steps=30, batch_size=8, device="cpu", out_dir=tmp_path/"alone")]
+    kills = 0
+    while kills < int(os.environ["KILLS"]):
         subprocess.run(snakemake(path, "--unlock"), cwd=ROOT, capture_output=True, check=True)
         process = subprocess.Popen(snakemake(path), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         deadline = time.monotonic() + 120
         while not workers(out) and process.poll() is None and time.monotonic() < deadline: time.sleep(0.1)
         time.sleep(chance.uniform(0, 25))
-        kind = ("all", "snakemake", "one papermill")[i % 3]
-        if kind == "one papermill" and (alive := workers(out)): os.kill(chance.choice(alive), signal.SIGKILL)
+        kind = ("all", "snakemake", "one papermill")[kills % 3]
+        if process.poll() is not None: # it was done before it could be killed
+            check_whole(path, out, alone)
+            shutil.rmtree(out)
+            continue
+        if kind == "one papermill":
+            if not (alive := workers(out)): continue
+            os.kill(chance.choice(alive), signal.SIGKILL)
         else: (os.killpg if kind == "all" else os.kill)(process.pid, signal.SIGKILL)
-        if kind == "one papermill": process.wait(timeout=300)
-        process.poll() is None and process.wait(timeout=60)
+        kills += 1
+        process.wait(timeout=300)
         for run_folder in out.glob("finetune/[!.]*"): assert (run_folder/"run.json").is_file() # whole, or not there
+    check_whole(path, out, alone)
+    shutil.rmtree(out)
+
+
+def check_whole(path, out, alone):
     subprocess.run(snakemake(path, "--unlock"), cwd=ROOT, capture_output=True, check=True)
+    while workers(out): time.sleep(0.5) # of a Snakemake that was killed alone
     done = run(path)
     assert done.returncode == 0, done.stderr
-    while workers(out): time.sleep(0.5) # of a Snakemake that was killed alone
     states = job_states(read_grid(path))
     assert list(states.state) == ["done"] * 3 and list(states.finished) == [4] * 3
-    alone = [run for component in ("ln1", "ln2", "fc1") for run in run_cell(component, dataset="mini/digits", lrs="0.1,0.3", seeds="0,1", steps=30, batch_size=8, device="cpu", out_dir=tmp_path/"alone")]
     for table in ("steps", "evaluations", "predictions", "layers"):
         mine, theirs = (frame.sort_values(list(frame.columns.intersection(["run", "step", "layer", "image"])), ignore_index=True) for frame in (read_runs("finetune", table, out), combine_runs(alone, table)))
         pd.testing.assert_frame_equal(mine, theirs, check_like=True)
     assert not list(out.glob("finetune/.*.pt"))
-    shutil.rmtree(out)
