@@ -108,7 +108,9 @@ def test_killed_at_random_moments(tmp_path):
             shutil.rmtree(out)
             continue
         if kind == "one papermill":
-            if not (alive := workers(out)): continue
+            if not (alive := workers(out)):
+                process.wait(timeout=300)
+                continue
             os.kill(chance.choice(alive), signal.SIGKILL)
         else: (os.killpg if kind == "all" else os.kill)(process.pid, signal.SIGKILL)
         kills += 1
