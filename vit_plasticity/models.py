@@ -6,10 +6,10 @@
 __all__ = ['VIT_MINI', 'FASHION_STATISTICS', 'NORMALIZATIONS', 'SPLIT', 'PARTS', 'save_model', 'read_metadata', 'load_model',
            'InputConfig', 'input_config', 'image_size', 'backbone_sha256', 'model_identity', 'Attention', 'JointLinear',
            'BlockMaps', 'ModelMaps', 'is_hooked', 'is_gpt2', 'model_maps', 'blocks', 'embed', 'component_inputs',
-           'count_parameters', 'rescale_layernorm', 'Trainable', 'component_parameters', 'set_trainable',
-           'StreamedBlocks', 'stream_model']
+           'count_parameters', 'rescale_layernorm', 'balance_attention', 'permute_hidden', 'Trainable',
+           'component_parameters', 'set_trainable', 'StreamedBlocks', 'stream_model']
 
-# %% ../nbs/api/02_models.ipynb #c0364632b
+# %% ../nbs/api/02_models.ipynb #c034ff09f
 import copy, hashlib, json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .core import ASSETS, COMPONENTS, check_choice, check_flag, check_number, checksum, manifest, parse_components, seeded
+from .core import ASSETS, COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, manifest, parse_components, seeded
 
 # %% ../nbs/api/02_models.ipynb #c068e561e
 VIT_MINI = dict(img_size=28, patch_size=7, embed_dim=64, depth=6, num_heads=4) # arguments of timm's VisionTransformer
@@ -434,6 +434,45 @@ def rescale_layernorm(
             raise ValueError(f"`model` must have LayerNorms with a weight, read by plain nn.Linear layers; got {type(norm).__name__} read by {', '.join(type(reader).__name__ for reader in read_by)}")
         for parameter in norm.parameters(): parameter.mul_(factor)
         for reader in read_by if compensate else (): reader.weight.div_(factor)
+    return model
+
+# %% ../nbs/api/02_models.ipynb #c38aa7b88
+@torch.no_grad()
+def balance_attention(
+    model: nn.Module, # a timm VisionTransformer with attention of fused queries, keys and values; changed in place
+    factors: float | list[float], # of each head's queries or values, positive: one number, or one a head
+    pair: str = "qk", # qk: queries times the factor, keys divided by it; vo: values, and the output projection
+) -> nn.Module: # `model`
+    "Move scale between two of attention's weights, head by head and in every block, so that attention computes what it did."
+    check_choice("pair", pair, ("qk", "vo"))
+    for factor in (several := factors if isinstance(factors, (list, tuple)) else [factors]): check_number("factors", factor, above=0)
+    for block in blocks(model):
+        attention = block.mha.module
+        if type(attention) is not TimmAttention or is_hooked(*attention.modules()) or not all(isinstance(getattr(attention, name, nn.Identity()), nn.Identity) for name in ("q_norm", "k_norm", "norm")):
+            raise ValueError(f"`model` must have timm's Attention, without norms inside and without hooks; got {type(attention).__name__}")
+        if len(several) not in (1, attention.num_heads): raise ValueError(f"`factors` must be one number, or one for each of the {attention.num_heads} heads; got {len(several)}")
+        scale = torch.tensor(several, dtype=attention.qkv.weight.dtype, device=attention.qkv.weight.device).expand(attention.num_heads).repeat_interleave(attention.head_dim) # one a row
+        one = torch.ones_like(scale)
+        rows = torch.cat([scale, 1 / scale, one] if pair == "qk" else [one, one, scale])
+        attention.qkv.weight.mul_(rows[:, None])
+        if attention.qkv.bias is not None: attention.qkv.bias.mul_(rows)
+        if pair == "vo": attention.proj.weight.div_(scale)
+    return model
+
+@torch.no_grad()
+def permute_hidden(
+    model: nn.Module, # a timm VisionTransformer; changed in place
+    seed: int = 0, # of the permutations
+) -> nn.Module: # `model`
+    "Put the hidden units of every block's MLP into another order."
+    generator = torch.Generator().manual_seed(check_seed(seed))
+    for block in blocks(model):
+        fc1, fc2 = block.fc1, block.fc2
+        if type(fc1) is not nn.Linear or type(fc2) is not nn.Linear or fc1.out_features != fc2.in_features: raise ValueError(f"`model` must have an MLP of two nn.Linear layers without a gate; got {type(fc1).__name__} and {type(fc2).__name__}")
+        order = torch.randperm(fc1.out_features, generator=generator)
+        for tensor in (fc1.weight, fc1.bias):
+            if tensor is not None: tensor.copy_(tensor[order.to(tensor.device)])
+        fc2.weight.copy_(fc2.weight[:, order.to(fc2.weight.device)])
     return model
 
 # %% ../nbs/api/02_models.ipynb #c406008a0
