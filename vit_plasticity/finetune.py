@@ -6,11 +6,11 @@
 __all__ = ['SCHEDULES', 'OPTIMIZERS', 'DTYPES', 'SAVE_AFTER', 'POOLINGS', 'PROBES', 'CIFAR_LRS', 'DOMAINNET_LRS', 'PAPER',
            'SEEDS', 'PROTOCOLS', 'HEADS', 'COMPLETED', 'lr_factor', 'make_optimizers', 'make_forward', 'predict',
            'Stopped', 'Terminated', 'NonFiniteLoss', 'Finetuned', 'parse_layers', 'check_training', 'finetune',
-           'pooled_features', 'linear_probe', 'memory_report', 'protocol_settings', 'run_finetuning',
-           'run_linear_probe', 'run_grid', 'cell_runs', 'run_cell', 'planned_runs', 'loss_landscape',
+           'pooled_features', 'linear_probe', 'memory_report', 'protocol_settings', 'parse_rescaling', 'run_finetuning',
+           'run_linear_probe', 'run_grid', 'cell_runs', 'run_each', 'run_cell', 'planned_runs', 'loss_landscape',
            'run_loss_landscape']
 
-# %% ../nbs/api/06_finetune.ipynb #c03676948
+# %% ../nbs/api/06_finetune.ipynb #c03df8463
 import contextlib, copy, functools, hashlib, inspect, itertools, math, os, signal, sys, threading, time, warnings
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ from tqdm import tqdm
 
 from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir, parse_components, parse_numbers, replacing, seeded
 from .data import Dataset, load_dataset, preprocess, training_batches
-from vit_plasticity.models import (NORMALIZATIONS, blocks, component_parameters, image_size, input_config, is_hooked, load_model, model_identity, model_maps,
-    set_trainable)
+from .models import (NORMALIZATIONS, blocks, component_parameters, image_size, input_config, is_hooked, load_model, model_identity, model_maps,
+    rescale_layernorm, set_trainable)
 from .results import Run, load_run, note_run, run_id, stored_run
 
 # %% ../nbs/api/06_finetune.ipynb #c0635c149
@@ -607,7 +607,7 @@ def protocol_settings(
     scale = 1 if optimizer == "sgd" else 100
     return settings | {"optimizer": optimizer, "lr": settings["lr"] / scale, "lrs": tuple(lr / scale for lr in settings["lrs"])}
 
-# %% ../nbs/api/06_finetune.ipynb #c66e6672c
+# %% ../nbs/api/06_finetune.ipynb #c66446b5b
 HEADS = ("default", "zeros") # initial weights of the head
 
 def _complete(protocol: str, dataset: str, n_train: int, **given) -> tuple[dict, str | None]: # arguments of `finetune`, checked, with the protocol's where None is given; and the normalisation
@@ -616,7 +616,7 @@ def _complete(protocol: str, dataset: str, n_train: int, **given) -> tuple[dict,
     check_number("steps", training["steps"], minimum=1, maximum=10**9, integer=True)
     if given["warmup_steps"] is None and given["steps"] is not None: training["warmup_steps"] = settings["warmup_steps"] * training["steps"] // settings["steps"] # the same share
     if given["eval_every"] is None: training["eval_every"] = max(1, settings["eval_every"] * training["steps"] // settings["steps"])
-    training |= {"component": "+".join(parse_components(training["component"])), "layers": parse_layers(training["layers"]), "weight_decay": 0.0, "clip_norm": 1.0}
+    training |= {"component": "+".join(parse_components(training["component"])), "layers": parse_layers(training["layers"]), "weight_decay": 0.0}
     normalization, augment = check_choice("normalization", "own" if training["normalization"] is None else training["normalization"], ("own", *NORMALIZATIONS)), training.pop("augment")
     del training["normalization"]
     if augment is not None: check_flag("augment", augment)
@@ -625,11 +625,11 @@ def _complete(protocol: str, dataset: str, n_train: int, **given) -> tuple[dict,
     if given["batch_size"] is None and training["batch_size"] > n_train: raise ValueError(f"`batch_size`: the protocol's {training['batch_size']} is more than the {n_train} training images of {dataset}; give a smaller `batch_size`, or more images")
     check_training(**training, n_train=n_train)
     same = {name: None for name, default in (("head_lr", "lr"), ("micro_batch", "batch_size")) if training[name] == training[default]} # what says nothing new
-    training |= {name: kind(training[name]) for name, kind in (("head_lr", float), ("micro_batch", int)) if training[name] not in (None, "auto")} | same
+    training |= {name: kind(training[name]) for name, kind in (("head_lr", float), ("micro_batch", int), ("clip_norm", float)) if training[name] not in (None, "auto")} | same
     return training | {name: kind(training[name]) for name, kind in (("lr", float), ("steps", int), ("warmup_steps", int), ("batch_size", int), ("eval_every", int), ("seed", int))}, normalization # one value, one run
 
-# %% ../nbs/api/06_finetune.ipynb #c67f05f6a
-COMPLETED = ("component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "eval_every", "seed", "final_norm", "normalization", "augment", "layers", "schedule", "head_lr", "head_init", "micro_batch", "dtype", "compile") # what `_complete` reads
+# %% ../nbs/api/06_finetune.ipynb #c6744768f
+COMPLETED = ("component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "eval_every", "seed", "final_norm", "normalization", "augment", "layers", "schedule", "head_lr", "head_init", "micro_batch", "dtype", "compile", "clip_norm") # what `_complete` reads
 
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device, normalization: str) -> dict: # what every run depends on
     return model_identity(model, network) | {"dataset": data.name, "data_sha256": data.sha256, "normalization": normalization, "device": device.type}
@@ -639,7 +639,21 @@ def _load_network(model: str, classes: int | None, pretrained: bool, seed: int, 
     if head_init == "zeros": nn.init.zeros_(network.head.weight), nn.init.zeros_(network.head.bias)
     return network
 
-# %% ../nbs/api/06_finetune.ipynb #c68284658
+# %% ../nbs/api/06_finetune.ipynb #c681de2be
+def parse_rescaling(
+    rescale: str | None, # see `run_finetuning`
+) -> dict | None: # component, factor, compensate: arguments of `rescale_layernorm`
+    "What a text asks of `rescale_layernorm`."
+    if rescale is None: return None
+    component, *rest = str(rescale).split(":")
+    try: factor = float(rest[0])
+    except (IndexError, ValueError): factor = 0
+    if component not in ("ln1", "ln2") or not 0 < factor < math.inf or rest[1:] not in ([], ["alone"]): raise ValueError(f"`rescale` must be ln1 or ln2 and a factor above 0, such as 'ln1:4', perhaps with ':alone'; got {rescale!r}")
+    return {"component": component, "factor": factor, "compensate": not rest[1:]}
+
+def _said(**options) -> dict: return {name: value for name, value in options.items() if value is not None} # what earlier runs don't know is left out where it is not used, so that they keep their names
+
+# %% ../nbs/api/06_finetune.ipynb #c6934a7be
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -668,6 +682,8 @@ def run_finetuning(
     weights: str | Path | None = None, # see `load_model`
     img_size: int | None = None, # see `load_model`
     eval_every: int | None = None, # steps between evaluations; where `steps` is given, the protocol's share of it
+    clip_norm: float | None = 1.0, # see `finetune`
+    rescale: str | None = None, # a LayerNorm and a factor, such as "ln1:4": multiply it before training and divide what reads it; "ln1:4:alone": without the division, which damages the function
     checkpoint_every: int = 500, # steps between checkpoints; there is one every minute as well
     progress: bool = True, # show progress bars
     _load: Callable = load_dataset,
@@ -677,10 +693,12 @@ def run_finetuning(
     given = {name: value for name, value in locals().items() if name in COMPLETED}
     complete = functools.partial(_complete, protocol, dataset, **given)
     device, out_dir, crops = get_device(device), get_out_dir(out_dir), complete(n_train=10**9)[0]["crop_scale"] is not None # refused before anything is downloaded
+    rescaling = parse_rescaling(rescale)
     data = _load(dataset, data_dir, image_size(model, img_size), crops=crops)
     training, normalization = complete(n_train=len(data.train.labels))
     network = _load_network(model, len(data.classes), pretrained, seed, normalization, weights, img_size, head_init)
-    parameters = _identity(model, network, data, device, normalization) | training | {"pretrained": pretrained, "protocol": protocol, "head_init": head_init, "img_size": img_size}
+    parameters = _identity(model, network, data, device, normalization) | training | {"pretrained": pretrained, "protocol": protocol, "head_init": head_init, "img_size": img_size} | _said(rescale=rescale)
+    if rescaling: rescale_layernorm(network, **rescaling)
     checkpoint = out_dir/"finetune"/f".{run_id(parameters)}.pt"
     run = stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, device=str(device), progress=progress, checkpoint=checkpoint, checkpoint_every=checkpoint_every, on_checkpoint=functools.partial(note_run, "finetune", parameters, out_dir=out_dir))), out_dir)
     checkpoint.unlink(missing_ok=True)
@@ -712,7 +730,7 @@ def run_linear_probe(
     parameters = _identity(model, network, data, device, normalization) | settings | {"seed": seed, "pretrained": pretrained, "img_size": img_size}
     return stored_run("linear_probe", parameters, lambda: {"predictions": linear_probe(network, data, seed=seed, **probe)}, out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c71caf7b5
+# %% ../nbs/api/06_finetune.ipynb #c72e1560a
 _kept = functools.lru_cache(2)(load_dataset) # in a worker process
 
 def _end_with_parent(parent: int): # in a worker process: stop, with a checkpoint, when the process that made it has ended
@@ -733,7 +751,8 @@ def _defaults() -> dict: return {name: parameter.default for name, parameter in 
 def _planned(arguments: dict, n_train: int) -> dict: # what a run will store, as far as it is known without its model and data
     run = _defaults() | arguments
     training, normalization = _complete(run["protocol"], run["dataset"], n_train, **{name: run[name] for name in COMPLETED})
-    return training | {"normalization": normalization} | {name: run[name] for name in ("model", "dataset", "pretrained", "protocol", "head_init", "img_size")}
+    parse_rescaling(run["rescale"])
+    return training | {"normalization": normalization} | {name: run[name] for name in ("model", "dataset", "pretrained", "protocol", "head_init", "img_size")} | _said(rescale=run["rescale"])
 
 def _combinations(lists: dict) -> list[dict]: # of the listed arguments of `run_finetuning`
     for name in lists: check_choice("argument", name, _defaults())
@@ -750,7 +769,7 @@ def _check_grid(grid: list[dict]): # each before any is run
         run, planned = _defaults() | arguments, _planned(arguments, 10**9)
         _planned(arguments, sizes(run["dataset"], run["data_dir"], pixels(run["model"], run["img_size"]), planned["crop_scale"] is not None))
 
-# %% ../nbs/api/06_finetune.ipynb #c722ce5bb
+# %% ../nbs/api/06_finetune.ipynb #c73166489
 def _run_here(grid: list[dict]): # yields each run's place in the grid, and its folder or what it raised
     for i, arguments in enumerate(grid):
         try: yield i, run_finetuning(**arguments, progress=False, _load=_kept).folder
@@ -773,17 +792,9 @@ def run_grid(
     **lists, # arguments of `run_finetuning`, each a value or several
 ) -> list[Run]: # in the order of the combinations
     "Run every combination of the listed arguments; a run that fails is named at the end, after all others."
-    return _run_all(_combinations(lists), processes)
+    return run_each(_combinations(lists), processes)
 
-def _run_all(grid: list[dict], processes: int) -> list[Run]:
-    check_number("processes", processes, minimum=1, integer=True)
-    _check_grid(grid)
-    done = dict(tqdm(_run_here(grid) if processes == 1 else _run_in_workers(grid, processes), total=len(grid), desc="runs", unit="run"))
-    failures = [f"{grid[i]}: {done[i]}" for i in range(len(grid)) if isinstance(done[i], Exception)]
-    if failures: raise RuntimeError(f"{len(failures)} of {len(grid)} runs failed; the first is {failures[0]}")
-    return [load_run(done[i]) for i in range(len(grid))]
-
-# %% ../nbs/api/06_finetune.ipynb #c74e2aa93
+# %% ../nbs/api/06_finetune.ipynb #c753462ad
 def cell_runs(
     component: str = "mha", # see `run_finetuning`, as in all that is not said here
     model: str = "vit_mini",
@@ -799,13 +810,25 @@ def cell_runs(
     lrs, seeds = parse_numbers("lrs", settings["lrs"] if lrs is None else lrs), parse_numbers("seeds", settings["seeds"] if seeds is None else seeds, integer=True)
     return _combinations(dict(component=component, model=model, dataset=dataset, optimizer=optimizer, protocol=protocol, lr=lrs, seed=seeds) | options)
 
+def run_each(
+    runs: list[dict], # arguments of `run_finetuning`
+    processes: int = 1, # see `run_grid`
+) -> list[Run]: # in this order
+    "Run a list of finetunings; one that fails is named at the end, after all others."
+    check_number("processes", processes, minimum=1, integer=True)
+    _check_grid(runs)
+    done = dict(tqdm(_run_here(runs) if processes == 1 else _run_in_workers(runs, processes), total=len(runs), desc="runs", unit="run"))
+    failures = [f"{runs[i]}: {done[i]}" for i in range(len(runs)) if isinstance(done[i], Exception)]
+    if failures: raise RuntimeError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
+    return [load_run(done[i]) for i in range(len(runs))]
+
 def run_cell(
     *arguments, # see `cell_runs`
     processes: int = 1, # see `run_grid`
     **options, # see `cell_runs`
 ) -> list[Run]: # learning rate by learning rate, seed by seed
     "Finetune one component on one data set, over learning rates and seeds."
-    return _run_all(cell_runs(*arguments, **options), processes)
+    return run_each(cell_runs(*arguments, **options), processes)
 
 def planned_runs(
     **options, # see `cell_runs`
