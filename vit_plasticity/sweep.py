@@ -209,11 +209,11 @@ def _silence(paths: list[Path]) -> float: # seconds since the last sign of life
         except OSError: return 0 # replaced meanwhile
     return time.time() - max(map(written, paths), default=0)
 
-# %% ../nbs/api/10_sweep.ipynb #c235083ca
+# %% ../nbs/api/10_sweep.ipynb #c231f4a06
 def job_states(
     grid: Grid, # see `read_grid`
     runs: list[Run] | None = None, # the stored runs; None: read those of `finetune`
-) -> pd.DataFrame: # notebook, job, state (done, running, failed, interrupted, waiting, or incomplete: it was done, and some of its runs are there no more), runs, finished and failed (of its runs), last (the end of the last of them, UTC), error
+) -> pd.DataFrame: # notebook, job, state (done, running, failed, interrupted, waiting, or incomplete: it was done, and some of its runs are there no more), runs, finished and failed (finetuning runs: 0 for other notebooks), last (the end of the last of them, UTC), error
     "A row a job of a study."
     runs_of, rows = {}, []
     for job, _, stored in find_runs(grid, runs): runs_of.setdefault((job.notebook, job.name), []).append(stored)
@@ -223,8 +223,8 @@ def job_states(
         ended, error = ("done", None) if done.exists() else _last_words(notebook)
         state = {"done": "done", "failed": "failed", None: "waiting"}.get(ended) or ("running" if _silence([notebook, *(run.folder/"run.json" for run in of("running"))]) < SILENT_S[found is not None] else "interrupted")
         if state == "done" and found is not None and len(of("finished")) < len(found): state = "incomplete"
-        ends = [_end(run) for run in of("finished")] if found is not None else [pd.Timestamp(done.stat().st_mtime, unit="s", tz="UTC")] if state == "done" else []
-        rows.append({"notebook": job.notebook, "job": job.name, "state": state, "runs": len(found or [None]), "finished": len(ends), "failed": len(of("failed")), "last": max(ends, default=pd.NaT), "ends": ends, "error": error or ""})
+        ends = [_end(run) for run in of("finished")]
+        rows.append({"notebook": job.notebook, "job": job.name, "state": state, "runs": len(found or []), "finished": len(of("finished")), "failed": len(of("failed")), "last": max(ends, default=pd.NaT), "ends": ends, "error": error or ""})
     return pd.DataFrame(rows)
 
 def forget_incomplete(grid: Grid) -> list[Path]: # the marks that were taken away
@@ -238,7 +238,7 @@ def _end(run: Run) -> pd.Timestamp: return pd.Timestamp(run.info["started"]) + p
 
 def describe_progress(
     states: pd.DataFrame, # see `job_states`
-) -> dict: # jobs in each state; runs, finished, failed and left; left_s: seconds until the last, at the pace of the last 50 that ended (None: nothing runs)
+) -> dict: # jobs in each state; finetuning runs, finished, failed and left; left_s: seconds until the last, at the pace of the last 50 that ended (None: nothing runs)
     "How far a study has come."
     counts = {state: int((states.state == state).sum()) for state in STATES}
     ends, left = sorted(end for several in states.ends for end in several)[-50:], int((states.runs - states.finished).sum())
@@ -255,7 +255,7 @@ def cost(
     for name, value in (("hours", hours), ("kilowatts", kilowatts), ("kg_per_kwh", kg_per_kwh)): check_number(name, value, minimum=0)
     return {"hours": hours, "kwh": hours * kilowatts, "co2_kg": hours * kilowatts * kg_per_kwh}
 
-# %% ../nbs/api/10_sweep.ipynb #c3006dbc9
+# %% ../nbs/api/10_sweep.ipynb #c3131850e
 def plan(
     grid: Grid, # see `read_grid`
 ) -> dict: # jobs, runs (of finetuning), left (not yet finished), hours (of one process, for those), disk_bytes (for those), kwh, co2_kg; None where nothing is known
@@ -282,15 +282,15 @@ def announce(
     "What `plan` says, as a line."
     found = plan(grid)
     def tell(value, form): return "unknown" if value is None else form.format(value)
-    return (f"{grid.path}: {found['jobs']} jobs, {found['runs']} finetuning runs, of which {found['left']} are left; time of one process: {tell(found['hours'], '{:.2f} h')}, "
+    return (f"{grid.path}: {found['jobs']} jobs, {found['runs']} finetuning runs, of which {found['left']} are left; their time in one process: {tell(found['hours'], '{:.2f} h')}, "
             f"disk: {tell(found['disk_bytes'] and found['disk_bytes'] / 1e6, '{:.1f} MB')}, CO2e at 0.7 kW and 0.1 kg/kWh: {tell(found['co2_kg'], '{:.3g} kg')}")
 
-# %% ../nbs/api/10_sweep.ipynb #c34948f3c
+# %% ../nbs/api/10_sweep.ipynb #c342f2dd2
 def _report(grid: Grid) -> str:
     runs = load_runs(out_dir=grid.out_dir)
     states, conflicts = job_states(grid, runs), find_conflicts(describe_runs(runs=runs))
     found = describe_progress(states)
-    lines = [", ".join(f"{found[state]} {state}" for state in STATES if found[state]) + f" of {len(states)} jobs; {found['finished']} of {found['runs']} runs, {found['left']} left" + ("" if found["left_s"] is None else f", about {found['left_s'] / 60:.0f} minutes")]
+    lines = [", ".join(f"{found[state]} {state}" for state in STATES if found[state]) + f" of {len(states)} jobs; {found['finished']} of {found['runs']} finetuning runs, {found['left']} left" + ("" if found["left_s"] is None else f", about {found['left_s'] / 60:.0f} minutes")]
     for state in STATES[1:-1]: lines += [f"{state}: {row.notebook} {row.job}, {row.finished} of {row.runs} runs{f': {row.error}' if row.error else ''}" for row in states[states.state == state].itertuples()]
     return "\n".join(lines + [f"note: {row.problem} ({row.n} runs of {row.experiment}): {row.detail}" for row in conflicts.itertuples()])
 
