@@ -105,11 +105,15 @@ def _class_token(block: nn.Module, x: Tensor) -> Tensor: # (batch, tokens, dim) 
     x = x[:, :1] + block.ls1(attn.proj(getattr(attn, "norm", nn.Identity())(mixed)))
     return x + block.ls2(block.mlp(block.norm2(x)))
 
-# %% ../nbs/api/06_finetune.ipynb #c14de4fff
+# %% ../nbs/api/06_finetune.ipynb #c14eadaac
+def _is_plain(block: Block) -> bool: # are its linear maps what their weights say, without adapter or parametrisation?
+    linears = [getattr(part, name) for part in (block.attn, block.mlp) for name in ("qkv", "proj", "fc1", "fc1_g", "fc1_x", "fc2") if hasattr(part, name)]
+    return all(type(linear) is nn.Linear for linear in linears)
+
 def _reads_class_token(model: nn.Module) -> bool: # alone, from a last block that `_class_token` computes?
     if type(model) is not VisionTransformer or model.global_pool != "token" or model.attn_pool is not None: return False
     block, dropouts = model.blocks[-1], [module for module in model.blocks[-1].modules() if isinstance(module, nn.Dropout) and module.p or type(module).__name__ == "DropPath"]
-    if type(block) is not Block or type(block.attn) is not TimmAttention or dropouts or is_hooked(model, model.norm, *block.modules()) or model.grad_checkpointing: return False
+    if type(block) is not Block or type(block.attn) is not TimmAttention or dropouts or is_hooked(model, model.norm, *block.modules()) or model.grad_checkpointing or not _is_plain(block): return False
     x = torch.randn(2, 5, model.embed_dim, generator=torch.Generator().manual_seed(0)).to(block.attn.qkv.weight)
     with torch.no_grad(): return torch.allclose(block(x)[:, :1], _class_token(block, x), rtol=1e-3, atol=1e-4)
 
