@@ -442,7 +442,7 @@ def plot_differences(
     if "" not in tables: ax.legend(*zip(*((handle, text) for handle, text in zip(*ax.get_legend_handles_labels()) if text in tables)), frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), ncols=len(tables))
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c42de57cc
+# %% ../nbs/api/09_figures.ipynb #c42e2fde1
 _VERDICTS = {"supported": {"color": _PALETTE[2], "marker": "o"}, "not decided": {"color": "0.45", "marker": "o", "mfc": "white"}, "contradicted": {"color": _PALETTE[3], "marker": "s"}}
 
 def plot_claims(
@@ -453,7 +453,7 @@ def plot_claims(
     columns = ("claim", "estimate", "ci_low", "ci_high", "p_holm", "verdict")
     _check_frame("table", table, columns, once=("claim",), full=columns)
     for verdict in table.verdict: check_choice("table", verdict, tuple(_VERDICTS), f"a frame whose verdicts are {', '.join(_VERDICTS)}")
-    ax = _new_axes(ax, 0.9 + 0.22 * len(table))
+    ax = ax if ax is not None else plt.subplots(figsize=(9, 0.9 + 0.22 * len(table)), layout="constrained")[1] # room for the claims
     for verdict, style in _VERDICTS.items():
         rows = (table.verdict == verdict).to_numpy()
         _dots(ax, table[rows], "estimate", rows.nonzero()[0], label=verdict, **style)
