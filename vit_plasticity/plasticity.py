@@ -911,12 +911,12 @@ def _check_sets(sets) -> list[str]: # names, before anything is loaded
     if len(names) < 3 or len(set(map(_public, names))) < len(names): raise ValueError(f"`sets` must name at least 3 sets of images, each once: data sets, folder:<path> or noise; got {sets!r}")
     return names
 
-# %% ../nbs/api/05_plasticity.ipynb #c1051d333c
+# %% ../nbs/api/05_plasticity.ipynb #c1056b074c
 def run_dependence(
     model: str = "vit_mini", # see `load_model`; not GPT-2
-    sets: str | tuple[str, ...] = "mini/fashion,mini/digits,mini/letters,mini/contrast,mini/snow,noise", # at least 3 data sets (test images), folder:<path> or noise; scale and length have the first as source, the second as target
+    sets: str | tuple[str, ...] = "mini/fashion,mini/digits,mini/snow,mini/noto,noise", # at least 3 data sets (test images), folder:<path> or noise; scale and length have the first as source, the second as target
     sizes: str | tuple[int, ...] = "28,42,56,70,98", # see `length_rates`
-    n_pairs: int = 64, # see `sample_rates`; every set needs twice as many images
+    n_pairs: int = 32, # see `sample_rates`; every set needs twice as many images
     seed: int = 0, # of the draw of the pairs and of the noise
     device: str = "auto", # auto, cpu, cuda
     data_dir: str | Path | None = None, # see `get_data_dir`
