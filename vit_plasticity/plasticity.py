@@ -9,7 +9,7 @@ __all__ = ['INPUTS', 'MEASURES', 'PAIRS', 'EQUAL', 'FEW', 'PASS', 'BFLOAT16_TOLE
            'white_noise', 'source_rates', 'variance_shares', 'ranking_changes', 'length_rates', 'length_exponents',
            'compare_measures', 'component_costs', 'recommend', 'run_plasticity', 'run_dependence']
 
-# %% ../nbs/api/05_plasticity.ipynb #c03ee2a88
+# %% ../nbs/api/05_plasticity.ipynb #c0365a05a
 import copy, hashlib, math, shutil, time, warnings, zipfile
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -22,8 +22,6 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy import sparse, special
-from statsmodels.formula.api import ols
-from statsmodels.stats.anova import anova_lm
 from timm.layers import LayerNorm as TimmLayerNorm
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
@@ -646,10 +644,12 @@ def source_rates(
     rankings, layers = (pd.concat(tables, ignore_index=True) for tables in (rankings, layers))
     return rankings[["source", "target", *RANKED]], layers[["source", "target", "inputs", "measure", "layer", "component", "plasticity", "std", "ci_low", "ci_high", "n"]]
 
-# %% ../nbs/api/05_plasticity.ipynb #c83c10e9a
+# %% ../nbs/api/05_plasticity.ipynb #c83a34941
 TERMS = ("component", "layer", "source", "target", "component:layer", "component:source", "component:target", "residual")
 
 def _shares(table: pd.DataFrame) -> np.ndarray: # of `TERMS`
+    from statsmodels.formula.api import ols # here: it takes a second to import
+    from statsmodels.stats.anova import anova_lm
     fit = ols("log ~ C(component) * (C(layer) + C(source) + C(target))", table).fit()
     squares = anova_lm(fit).sum_sq.rename(lambda term: term.replace("C(", "").replace(")", "").lower())
     return (squares / squares.sum()).reindex(TERMS).to_numpy()
