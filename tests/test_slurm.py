@@ -97,7 +97,7 @@ def test_study_on_slurm(cluster, tmp_path):
     again = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert again.returncode == 1, again.stderr[-4000:] # the job that fails fails again
     states = job_states(grid)
-    assert dict(states.state.value_counts()) == {"done": 5, "failed": 1} and states.finished.sum() == 12
+    assert dict(states.state.value_counts()) == {"done": 5, "failed": 1} and states.finished.sum() == 10
     rows = read_runs("finetune", "steps", out)
     assert not rows.duplicated(["run", "step"]).any() and rows.run.nunique() == 10
     alone = combine_runs(run_cell("fc1", dataset="mini/snow", lrs="0.06,0.2", seeds="0,42,3407", steps=60, device="cpu", out_dir=tmp_path/"alone"), "steps")

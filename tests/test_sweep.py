@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from vit_plasticity.finetune import run_cell
 from vit_plasticity.results import combine_runs, describe_runs, read_runs
@@ -78,6 +79,13 @@ def test_a_wrong_study_is_refused_before_anything_runs(tmp_path, old, new, messa
 def test_no_study_is_refused():
     done = subprocess.run([sys.executable, "-m", "snakemake", "-n"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and "Give one study: --configfile config/smoke.yaml" in done.stdout + done.stderr
+
+
+def test_jobs_on_cuda_get_a_gpu():
+    profile = yaml.safe_load((ROOT/"profiles/slurm/config.yaml").read_text())
+    for path in (ROOT/"config").glob("*.yaml"):
+        for job in read_grid(path).jobs:
+            if job.all.get("device") == "cuda": assert profile["set-resources"].get(job.notebook, profile["default-resources"])["gpu"] == 1, (path.name, job.notebook)
 
 
 def workers(out):

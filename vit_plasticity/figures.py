@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['LABELS', 'COLORS', 'MARKERS', 'FORMATS', 'plot_layers', 'plot_distribution', 'plot_measures', 'plot_scale',
-           'plot_training', 'plot_accuracy', 'plot_bounds', 'plot_tightness', 'plot_growth', 'plot_pretraining_gain',
-           'plot_images', 'plot_landscape', 'plot_accuracy_by_dataset', 'plot_robustness', 'plot_lr_curves',
-           'plot_dynamics', 'plot_differences', 'plot_profiles', 'plot_plasticity_by_dataset', 'plot_layers_by_dataset',
-           'plot_rank_agreement', 'plot_memory', 'save_figure']
+           'plot_dependence', 'plot_training', 'plot_accuracy', 'plot_bounds', 'plot_tightness', 'plot_growth',
+           'plot_pretraining_gain', 'plot_images', 'plot_landscape', 'plot_accuracy_by_dataset', 'plot_robustness',
+           'plot_lr_curves', 'plot_dynamics', 'plot_differences', 'plot_claims', 'plot_profiles',
+           'plot_plasticity_by_dataset', 'plot_layers_by_dataset', 'plot_rank_agreement', 'plot_memory', 'save_figure']
 
 # %% ../nbs/api/09_figures.ipynb #c03b7dbef
 import math
@@ -167,6 +167,36 @@ def plot_scale(
     grid[1, 0].set_ylim(0, None)
     for ax in grid[0]: ax.minorticks_off()
     grid[0, 1].legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+# %% ../nbs/api/09_figures.ipynb #c13b02917
+def plot_dependence(
+    sources: pd.DataFrame, # source, target, inputs, measure, component, plasticity: of `plasticity.source_rates`
+    lengths: pd.DataFrame, # pairs, n_tokens, inputs, measure, component, plasticity, ci_low, ci_high: of `plasticity.length_rates`
+    measure: str = "rate", # rate or relative
+) -> Figure:
+    "Left: plasticity of the components, a line a choice of source and target; lines that cross rank them differently. Right: against the number of tokens; hollow: pairs of noise. Logarithmic axes, a row each way of reading tokens."
+    check_choice("measure", measure, ("rate", "relative"))
+    for name, frame, keys in (("sources", sources, ("source", "target")), ("lengths", lengths, ("pairs", "n_tokens"))): _check_frame(name, frame, (*keys, "inputs", "measure", "component", "plasticity"), once=(*keys, "inputs", "measure", "component"))
+    sources, lengths = (frame[frame.measure == measure] for frame in (sources, lengths))
+    figure, grid = plt.subplots(2, 2, figsize=(7.4, 5.6), layout="constrained", sharex="col", sharey="row")
+    for (left, right), inputs in zip(grid, ("embedding", "in_situ")):
+        values = sources[sources.inputs == inputs].pivot(index="component", columns=["source", "target"], values="plasticity").reindex(COMPONENTS)
+        left.plot(range(len(values)), values, color="0.6", lw=0.6, zorder=1)
+        for x, component in enumerate(COMPONENTS): left.plot([x] * values.shape[1], values.loc[component], ls="", marker=MARKERS[component], ms=3, color=COLORS[component])
+        drawn = dict(tuple(lengths[lengths.inputs == inputs].sort_values("n_tokens").groupby(["component", "pairs"])))
+        for (component, pairs), rows in sorted(drawn.items(), key=lambda entry: COMPONENTS.index(entry[0][0])):
+            hollow = {"ls": "--", "mfc": "none"} if pairs == "noise" else {"label": LABELS[component]}
+            _curve(right, rows.n_tokens, rows.plasticity, rows.ci_low, rows.ci_high, color=COLORS[component], marker=MARKERS[component], **hollow)
+        left.set(yscale="log", ylabel=f"{_prefix(measure)}plasticity, {inputs.replace('_', ' ')}", xticks=range(len(COMPONENTS)), xticklabels=[LABELS[component] for component in COMPONENTS])
+        left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        left.yaxis.set_major_formatter("{x:g}")
+        right.set(xscale="log", xlabel="" if inputs == "embedding" else "tokens")
+        right.set_xticks(counts := sorted(lengths.n_tokens.unique()), [str(n) for n in counts])
+        for ax in (left, right): ax.minorticks_off()
+    grid[0, 0].set_title("choices of source and target")
+    grid[0, 1].set_title("length (hollow: noise)")
+    _figure_legend(figure)
     return figure
 
 # %% ../nbs/api/09_figures.ipynb #c099a70fe
@@ -443,6 +473,29 @@ def plot_differences(
     ax.xaxis.set_major_formatter(_percent)
     if any("p_adjusted" in table and table.p_adjusted.notna().any() for table in tables.values()): ax.annotate("adjusted", (1.02, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", va="bottom", fontsize="small")
     if "" not in tables: ax.legend(*zip(*((handle, text) for handle, text in zip(*ax.get_legend_handles_labels()) if text in tables)), frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), ncols=len(tables))
+    return ax
+
+# %% ../nbs/api/09_figures.ipynb #c42e2fde1
+_VERDICTS = {"supported": {"color": _PALETTE[2], "marker": "o"}, "not decided": {"color": "0.45", "marker": "o", "mfc": "white"}, "contradicted": {"color": _PALETTE[3], "marker": "s"}}
+
+def plot_claims(
+    table: pd.DataFrame, # claim, estimate (of accuracy, a fraction), ci_low, ci_high, p_holm, verdict (supported, not decided, contradicted), see `tables.reread_claims`
+    ax: Axes | None = None, # default: a new figure's
+) -> Axes:
+    "Estimates of claims with intervals, a row a claim; adjusted p values on the right."
+    columns = ("claim", "estimate", "ci_low", "ci_high", "p_holm", "verdict")
+    _check_frame("table", table, columns, once=("claim",), full=columns)
+    for verdict in table.verdict: check_choice("table", verdict, tuple(_VERDICTS), f"a frame whose verdicts are {', '.join(_VERDICTS)}")
+    ax = ax if ax is not None else plt.subplots(figsize=(9, 0.9 + 0.22 * len(table)), layout="constrained")[1] # room for the claims
+    for verdict, style in _VERDICTS.items():
+        rows = (table.verdict == verdict).to_numpy()
+        _dots(ax, table[rows], "estimate", rows.nonzero()[0], label=verdict, **style)
+    for y, p in enumerate(table.p_holm): ax.annotate(f"p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}", (1.02, y), xycoords=ax.get_yaxis_transform(), va="center_baseline", fontsize="small")
+    ax.axvline(0, color="0.5", lw=1, zorder=0)
+    ax.set_yticks(range(len(table)), table.claim, fontsize="small")
+    ax.set(ylim=(len(table) - 0.4, -0.6), xlabel="percentage points in favour of the claim")
+    ax.xaxis.set_major_formatter(_percent)
+    ax.legend(frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
     return ax
 
 # %% ../nbs/api/09_figures.ipynb #c42f491db

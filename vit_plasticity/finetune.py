@@ -10,7 +10,7 @@ __all__ = ['SCHEDULES', 'OPTIMIZERS', 'DTYPES', 'SAVE_AFTER', 'POOLINGS', 'PROBE
            'run_linear_probe', 'run_grid', 'cell_runs', 'run_each', 'run_cell', 'planned_runs', 'loss_landscape',
            'run_loss_landscape']
 
-# %% ../nbs/api/06_finetune.ipynb #c03df8463
+# %% ../nbs/api/06_finetune.ipynb #c036a725f
 import contextlib, copy, functools, hashlib, inspect, itertools, math, os, signal, sys, threading, time, warnings
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from tqdm import tqdm
 from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir, parse_components, parse_numbers, replacing, seeded
 from .data import Dataset, load_dataset, preprocess, training_batches
 from .models import (NORMALIZATIONS, blocks, component_parameters, image_size, input_config, is_hooked, load_model, model_identity, model_maps,
-    rescale_layernorm, set_trainable)
+    check_subspace, rescale_layernorm, set_trainable)
 from .results import Run, load_run, note_run, run_id, stored_run
 
 # %% ../nbs/api/06_finetune.ipynb #c0635c149
@@ -105,11 +105,15 @@ def _class_token(block: nn.Module, x: Tensor) -> Tensor: # (batch, tokens, dim) 
     x = x[:, :1] + block.ls1(attn.proj(getattr(attn, "norm", nn.Identity())(mixed)))
     return x + block.ls2(block.mlp(block.norm2(x)))
 
-# %% ../nbs/api/06_finetune.ipynb #c14de4fff
+# %% ../nbs/api/06_finetune.ipynb #c14eadaac
+def _is_plain(block: Block) -> bool: # are its linear maps what their weights say, without adapter or parametrisation?
+    linears = [getattr(part, name) for part in (block.attn, block.mlp) for name in ("qkv", "proj", "fc1", "fc1_g", "fc1_x", "fc2") if hasattr(part, name)]
+    return all(type(linear) is nn.Linear for linear in linears)
+
 def _reads_class_token(model: nn.Module) -> bool: # alone, from a last block that `_class_token` computes?
     if type(model) is not VisionTransformer or model.global_pool != "token" or model.attn_pool is not None: return False
     block, dropouts = model.blocks[-1], [module for module in model.blocks[-1].modules() if isinstance(module, nn.Dropout) and module.p or type(module).__name__ == "DropPath"]
-    if type(block) is not Block or type(block.attn) is not TimmAttention or dropouts or is_hooked(model, model.norm, *block.modules()) or model.grad_checkpointing: return False
+    if type(block) is not Block or type(block.attn) is not TimmAttention or dropouts or is_hooked(model, model.norm, *block.modules()) or model.grad_checkpointing or not _is_plain(block): return False
     x = torch.randn(2, 5, model.embed_dim, generator=torch.Generator().manual_seed(0)).to(block.attn.qkv.weight)
     with torch.no_grad(): return torch.allclose(block(x)[:, :1], _class_token(block, x), rtol=1e-3, atol=1e-4)
 
@@ -231,13 +235,14 @@ def parse_layers(
     except ValueError: raise ValueError(f"`layers` must be blocks from 0 such as '0-3,11'; got {layers!r}") from None
     return sorted({layer for pair in ends for layer in range(pair[0], pair[-1] + 1)})
 
-# %% ../nbs/api/06_finetune.ipynb #c28b264e9
+# %% ../nbs/api/06_finetune.ipynb #c28f3c1b2
 def check_training(
     component: str, optimizer: str, lr: float, steps: int, warmup_steps: int, batch_size: int, seed: int, weight_decay: float, clip_norm: float | None, eval_every: int, final_norm: bool,
-    crop_scale: float | None, layers, schedule: str, head_lr: float | None, micro_batch, dtype: str, compile: bool, n_train: int, # as in `finetune`; the size of the training split
+    crop_scale: float | None, layers, schedule: str, head_lr: float | None, micro_batch, dtype: str, compile: bool, n_train: int, subspace: str | None = None, # as in `finetune`; the size of the training split
 ):
     "Refuse arguments of `finetune` that can't be right, before anything is computed."
-    parse_components(component)
+    kind, _ = check_subspace(subspace, component)
+    if kind in ("rows", "columns", "entries") and (optimizer == "muon" or weight_decay): raise ValueError(f"`subspace` {subspace!r} must go with sgd or adamw, without weight decay, which move what has no gradient; got {optimizer} and {weight_decay}")
     for name, value, choices in (("optimizer", optimizer, OPTIMIZERS), ("schedule", schedule, SCHEDULES), ("dtype", dtype, DTYPES)): check_choice(name, value, choices)
     check_number("lr", lr, above=0, maximum=1e30)
     check_number("steps", steps, minimum=1, maximum=10**9, integer=True)
@@ -292,11 +297,11 @@ def _check_fit(model, data): # do the model and the data fit each other?
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
 
-# %% ../nbs/api/06_finetune.ipynb #c3131863d
+# %% ../nbs/api/06_finetune.ipynb #c31564fcc
 class _Training: # one finetuning: what it needs at each step, and what a checkpoint holds
     def __init__(self, model: nn.Module, data: Dataset, options: dict, device: torch.device): # options: the arguments of `finetune` that the result depends on
         o = self.options = SimpleNamespace(**options)
-        self.counts, self.model, self.data, self.device = set_trainable(model, o.component, o.final_norm, o.layers), model.to(device), data, device
+        self.counts, self.model, self.data, self.device = set_trainable(model, o.component, o.final_norm, o.layers, o.subspace, o.seed), model.to(device), data, device
         self.identity = {name: value for name, value in options.items() if name not in ("micro_batch", "compile")} | {"input": [list(value) if isinstance(value, tuple) else value for value in input_config(model)], "device": device.type, "data": data.sha256, "model": hashlib.sha256(f"{model} {model.blocks[0].attn.num_heads}".encode()).hexdigest(), "weights": checksum(model.state_dict())}
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.steppers = make_optimizers(self.trainable, o.optimizer, o.lr, o.weight_decay, o.head_lr)
@@ -402,7 +407,7 @@ def _finish(training: _Training) -> Finetuned: # test the best weights
            "time_s": training.seconds, "images_per_s": training.options.batch_size * training.options.steps / training.seconds, "peak_memory_bytes": _peak_memory(training.device)}
     return Finetuned(pd.DataFrame([row]), **tables, predictions=predictions)
 
-# %% ../nbs/api/06_finetune.ipynb #c3417b0f9
+# %% ../nbs/api/06_finetune.ipynb #c3445435a
 def finetune(
     model: nn.Module, # see `load_model`; trained in place, and left with the best checkpoint's weights
     data: Dataset, # see `load_dataset`
@@ -421,6 +426,7 @@ def finetune(
     layers: str | list[int] | None = None, # train the component in these blocks alone, see `parse_layers`; None: in all
     schedule: str = "cosine", # see `lr_factor`
     head_lr: float | None = None, # peak learning rate of the head; None: `lr`
+    subspace: str | None = None, # train a part of the component, see `check_subspace`, drawn by `seed`; None: all of it
     micro_batch: int | str | None = None, # images in memory at a time; auto: halved where memory runs out; None: the batch
     dtype: str = "float32", # of matrix products: float32, tf32 or bfloat16 (autocast)
     compile: bool = False, # torch.compile the forward pass
@@ -435,7 +441,7 @@ def finetune(
     _check_fit(model, data)
     check_number("steps", steps, minimum=1, maximum=10**9, integer=True)
     arguments = dict(component=component, optimizer=optimizer, lr=lr, steps=steps, warmup_steps=steps // 10 if warmup_steps is None else warmup_steps, batch_size=batch_size, seed=seed, weight_decay=weight_decay, clip_norm=clip_norm, eval_every=eval_every,
-                     final_norm=final_norm, crop_scale=crop_scale, layers=parse_layers(layers), schedule=schedule, head_lr=head_lr, micro_batch=micro_batch, dtype=dtype, compile=compile)
+                     final_norm=final_norm, crop_scale=crop_scale, layers=parse_layers(layers), schedule=schedule, head_lr=head_lr, micro_batch=micro_batch, dtype=dtype, compile=compile, subspace=subspace)
     check_training(**arguments, n_train=len(data.train.labels))
     check_number("checkpoint_every", checkpoint_every, minimum=1, integer=True), check_flag("progress", progress)
     arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
@@ -607,7 +613,7 @@ def protocol_settings(
     scale = 1 if optimizer == "sgd" else 100
     return settings | {"optimizer": optimizer, "lr": settings["lr"] / scale, "lrs": tuple(lr / scale for lr in settings["lrs"])}
 
-# %% ../nbs/api/06_finetune.ipynb #c66446b5b
+# %% ../nbs/api/06_finetune.ipynb #c663e7e30
 HEADS = ("default", "zeros") # initial weights of the head
 
 def _complete(protocol: str, dataset: str, n_train: int, **given) -> tuple[dict, str | None]: # arguments of `finetune`, checked, with the protocol's where None is given; and the normalisation
@@ -619,6 +625,7 @@ def _complete(protocol: str, dataset: str, n_train: int, **given) -> tuple[dict,
     training |= {"component": "+".join(parse_components(training["component"])), "layers": parse_layers(training["layers"]), "weight_decay": 0.0}
     normalization, augment = check_choice("normalization", "own" if training["normalization"] is None else training["normalization"], ("own", *NORMALIZATIONS)), training.pop("augment")
     del training["normalization"]
+    if training["subspace"] is None: del training["subspace"] # see `_said`
     if augment is not None: check_flag("augment", augment)
     training["crop_scale"] = settings["crop_scale"] if augment is None else 0.08 if augment else None
     check_choice("head_init", training.pop("head_init"), HEADS)
@@ -628,8 +635,8 @@ def _complete(protocol: str, dataset: str, n_train: int, **given) -> tuple[dict,
     training |= {name: kind(training[name]) for name, kind in (("head_lr", float), ("micro_batch", int), ("clip_norm", float)) if training[name] not in (None, "auto")} | same
     return training | {name: kind(training[name]) for name, kind in (("lr", float), ("steps", int), ("warmup_steps", int), ("batch_size", int), ("eval_every", int), ("seed", int))}, normalization # one value, one run
 
-# %% ../nbs/api/06_finetune.ipynb #c6744768f
-COMPLETED = ("component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "eval_every", "seed", "final_norm", "normalization", "augment", "layers", "schedule", "head_lr", "head_init", "micro_batch", "dtype", "compile", "clip_norm") # what `_complete` reads
+# %% ../nbs/api/06_finetune.ipynb #c67cce5b2
+COMPLETED = ("component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "eval_every", "seed", "final_norm", "normalization", "augment", "layers", "schedule", "head_lr", "head_init", "micro_batch", "dtype", "compile", "clip_norm", "subspace") # what `_complete` reads
 
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device, normalization: str) -> dict: # what every run depends on
     return model_identity(model, network) | {"dataset": data.name, "data_sha256": data.sha256, "normalization": normalization, "device": device.type}
@@ -653,7 +660,7 @@ def parse_rescaling(
 
 def _said(**options) -> dict: return {name: value for name, value in options.items() if value is not None} # what earlier runs don't know is left out where it is not used, so that they keep their names
 
-# %% ../nbs/api/06_finetune.ipynb #c6934a7be
+# %% ../nbs/api/06_finetune.ipynb #c69e91c7b
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -683,6 +690,7 @@ def run_finetuning(
     img_size: int | None = None, # see `load_model`
     eval_every: int | None = None, # steps between evaluations; where `steps` is given, the protocol's share of it
     clip_norm: float | None = 1.0, # see `finetune`
+    subspace: str | None = None, # see `finetune`
     rescale: str | None = None, # a LayerNorm and a factor, such as "ln1:4": multiply it before training and divide what reads it; "ln1:4:alone": without the division, which damages the function
     checkpoint_every: int = 500, # steps between checkpoints; there is one every minute as well
     progress: bool = True, # show progress bars

@@ -7,7 +7,7 @@ __all__ = ['INCIDENTAL', 'SCHEMA', 'NEEDED', 'TIMES', 'run_id', 'Run', 'provenan
            'stored_run', 'combine_runs', 'load_runs', 'read_runs', 'describe_runs', 'find_conflicts', 'check_run',
            'merge_runs']
 
-# %% ../nbs/api/01_results.ipynb #c037c4c56
+# %% ../nbs/api/01_results.ipynb #c033bedcc
 import ast, datetime, functools, hashlib, json, os, platform, shutil, subprocess, sys, time, uuid, warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 from pyarrow import ArrowException
 
-from .core import ASSETS, check_choice, clone_root, find_out_dir, get_out_dir
+from .core import ASSETS, _folder, check_choice, clone_root, find_out_dir, get_out_dir
 
 # %% ../nbs/api/01_results.ipynb #c0697f063
 def run_id(
@@ -31,7 +31,7 @@ def run_id(
     "The identity of a run: a hash of its parameters, whatever their order."
     return hashlib.sha256(json.dumps(parameters, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
 
-# %% ../nbs/api/01_results.ipynb #c08dbfa06
+# %% ../nbs/api/01_results.ipynb #c086d493f
 @dataclass(frozen=True)
 class Run:
     "A stored run."
@@ -43,7 +43,10 @@ class Run:
     def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
         "One of the run's tables, or some of its columns, as Arrow holds them."
         path = self.folder/f"{check_choice('name', name, self.info.get('tables', ()))}.parquet"
-        try: return pq.ParquetFile(path).read(columns, use_threads=False)
+        try:
+            file = pq.ParquetFile(path)
+            if missing := [column for column in columns or () if column not in file.schema_arrow.names]: raise ValueError(f"`columns`: the table {'/'.join(path.parts[-3:])} has no {missing[0]}; delete its folder to compute the run again")
+            return file.read(columns, use_threads=False)
         except (OSError, ArrowException) as error:
             raise ValueError(f"`name`: the table {'/'.join(path.parts[-3:])} can't be read ({error}); delete its folder to compute the run again") from None
 
@@ -76,20 +79,24 @@ def code_fingerprints(
         found[name] = hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
     return dict(sorted(found.items()))
 
-# %% ../nbs/api/01_results.ipynb #c13703be8
+# %% ../nbs/api/01_results.ipynb #c13a82f34
 def _fault(info, folder: Path) -> str | None: # what is wrong with a run.json; None: nothing
     if not isinstance(info, dict) or not {"status", "id", "parameters", "tables"} <= set(info): return "run.json lacks what a run has"
-    if not isinstance(info["parameters"], dict) or info["id"] != folder.name or info["status"] not in ("finished", "failed", "running"): return "run.json is not that of a run in this folder"
+    if not isinstance(info["parameters"], dict) or info["status"] not in ("finished", "failed", "running") or info["id"] != folder.name or _id_of(info["parameters"]) != info["id"]: return "its id is not that of its parameters and folder"
     if not isinstance(info["tables"], list) or not all(isinstance(name, str) and name.isidentifier() for name in info["tables"]): return "run.json names tables that can't be"
-    seconds = info.get("wall_time_s")
-    if info["status"] == "finished" and "started" in info and (not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf") or _time(info["started"]) is None): return "run.json does not say when it was computed and how long that took"
+    if any(not isinstance(info.get(name), (dict, type(None))) or not all(isinstance(value, (str, type(None))) for value in (info.get(name) or {}).values()) for name in ("versions", "code")) or not isinstance(info.get("commit"), (str, type(None))): return "run.json does not say by what it was computed"
+    if info["status"] == "finished" and (_time(info.get("started")) is None or type(info.get("wall_time_s")) not in (int, float) or not 0 <= info["wall_time_s"] < 1e9): return "run.json does not say when it was computed and how long that took"
     missing = sorted({*info["tables"]} - {name.removesuffix(".parquet") for name in os.listdir(folder)})
     return f"missing tables: {missing}" if missing else None
 
-def _time(text) -> datetime.datetime | None: # with a time zone
+def _id_of(parameters: dict) -> str | None: # None: they can't be those of a run
+    try: return json.dumps(parameters, ensure_ascii=False).encode() and run_id(parameters)
+    except (TypeError, ValueError, RecursionError): return None
+
+def _time(text) -> datetime.datetime | None: # as it is written here, with a time zone
     try: time = datetime.datetime.fromisoformat(text)
     except (TypeError, ValueError): return None
-    return time if time.tzinfo is not None else None
+    return time if time.tzinfo is not None and 2000 <= time.year < 2200 and time.isoformat(timespec="seconds") == text else None
 
 def _shared(pairs: list[tuple]) -> dict: return {sys.intern(name): sys.intern(value) if type(value) is str else value for name, value in pairs} # thousands of runs say the same
 
@@ -106,7 +113,8 @@ def load_run(
     if fault and tries > 1: return load_run(folder, tries - 1)
     return Run(folder, {"status": "damaged", "error": fault} if fault else info) # not ours, or changed by hand
 
-def _write_run(folder: Path, info: dict, tables: dict): # into a temporary folder, then renamed
+def _write_run(folder: Path, info: dict, tables: dict, replace: bool = False): # into a temporary folder, then renamed; a finished run stays unless it is to be replaced
+    if odd := [name for name in tables if not str(name).isidentifier()]: raise ValueError(f"`tables` must have names like those of variables; got {odd[0]!r}")
     temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     for stale in folder.parent.glob(f".{folder.name}.*"): # of processes that were killed
         if time.time() - stale.stat().st_mtime > 86_400: shutil.rmtree(stale, ignore_errors=True)
@@ -115,12 +123,12 @@ def _write_run(folder: Path, info: dict, tables: dict): # into a temporary folde
         for name, table in tables.items(): table.to_parquet(temporary/f"{name}.parquet", index=False)
         (temporary/"run.json").write_text(json.dumps(info | {"tables": sorted(tables)}, indent=1), encoding="utf-8")
         with FileLock(folder.parent/".lock"): # so that no process replaces what another has finished meanwhile
-            if folder.exists() and load_run(folder).info["status"] == "finished": return
+            if not replace and folder.exists() and load_run(folder).info["status"] == "finished": return
             shutil.rmtree(folder, ignore_errors=True) # an earlier failure, or the rows so far
             os.rename(temporary, folder)
     finally: shutil.rmtree(temporary, ignore_errors=True)
 
-# %% ../nbs/api/01_results.ipynb #c11ffbd73
+# %% ../nbs/api/01_results.ipynb #c144d234e
 def _new_run(experiment: str, parameters: dict, out_dir) -> tuple[Path, dict]: # its folder, and what run.json says of one that is finished
     folder = get_out_dir(out_dir)/experiment/run_id(parameters)
     return folder, {"experiment": experiment, "id": folder.name, "status": "finished", "error": None, "parameters": parameters, **provenance(),
@@ -133,9 +141,10 @@ def note_run(
     out_dir: str | Path | None = None, # default: see `get_out_dir`
 ):
     "Store the rows so far of a run that goes on, with the status running; they are replaced when it ends."
-    folder, info = _new_run(experiment, parameters, out_dir)
-    try: _write_run(folder, info | {"status": "running"}, tables)
-    except OSError as error: warnings.warn(f"the rows so far of {folder.parent.name}/{folder.name} could not be stored, the run goes on: {error}", stacklevel=2)
+    try:
+        folder, info = _new_run(experiment, parameters, out_dir)
+        _write_run(folder, info | {"status": "running"}, tables)
+    except (OSError, ValueError) as error: warnings.warn(f"the rows so far of {experiment}/{run_id(parameters)} could not be stored, the run goes on: {error}", stacklevel=2)
 
 # %% ../nbs/api/01_results.ipynb #c15185500
 def stored_run(
@@ -166,7 +175,7 @@ def _compute_run(experiment: str, parameters: dict, compute: Callable, out_dir, 
     _write_run(folder, info | {"wall_time_s": time.perf_counter() - start}, tables)
     return load_run(folder)
 
-# %% ../nbs/api/01_results.ipynb #c24c83597
+# %% ../nbs/api/01_results.ipynb #c248a36c7
 def _flat(parameters: dict) -> dict: return {name: json.dumps(value) if isinstance(value, (list, dict)) else value for name, value in parameters.items()}
 
 def combine_runs(
@@ -181,20 +190,24 @@ def combine_runs(
         if run.info["status"] != "finished": raise ValueError(f"`runs` must be finished; {run.folder.name} is {run.info['status']}")
     def read(several): # many small tables into one that takes their rows' room
         tables = [run.read(table, columns).replace_schema_metadata() for run in several]
-        return pa.concat_tables(tables, promote_options="permissive").combine_chunks(), [len(rows) for rows in tables]
+        return together(tables).combine_chunks(), [len(rows) for rows in tables]
+    def together(tables):
+        try: return pa.concat_tables(tables, promote_options="permissive")
+        except ArrowException as error: raise ValueError(f"`table`: columns of {table!r} have different types in different runs ({error})") from None
     with ThreadPoolExecutor(min(4, os.cpu_count())) as pool: parts = list(pool.map(read, [runs[i:i + 100] for i in range(0, len(runs), 100)]))
-    rows = pa.concat_tables([part for part, _ in parts], promote_options="permissive").to_pandas()
+    rows = together([part for part, _ in parts]).to_pandas()
     more = pd.DataFrame([{"run": run.info["id"], **{name: value for name, value in _flat(run.info["parameters"]).items() if parameters is None or name in parameters}} for run in runs])
     if clash := set(rows.columns) & set(more.columns): raise ValueError(f"`table`: columns of {table!r} have the names of parameters: {', '.join(sorted(clash))}")
     more = more.loc[np.repeat(more.index, [n for _, lengths in parts for n in lengths])].reset_index(drop=True)
     return pd.concat([rows, more], axis=1)
 
-# %% ../nbs/api/01_results.ipynb #c25e21d0d
+# %% ../nbs/api/01_results.ipynb #c250116d2
 def load_runs(
     experiment: str | None = None, # the kind of run; None: all
     out_dir: str | Path | None = None, # default: see `get_out_dir`
 ) -> list[Run]: # finished, failed, running and damaged ones
     "All stored runs of an experiment."
+    if experiment is not None and (not str(experiment).strip() or {"/", "\\"} & {*str(experiment)}): raise ValueError(f"`experiment` must be the name of a kind of run, such as finetune; got {experiment!r}")
     return [load_run(path.parent) for path in sorted(find_out_dir(out_dir).glob(f"{'[!.]*' if experiment is None else experiment}/[!.]*/run.json"))]
 
 def read_runs(
@@ -263,19 +276,15 @@ SCHEMA = { # experiment -> table -> column -> kind
         "bounds": {"bounds": "layer:i component:s kind:s bound:f"}}.items()}
 NEEDED = ("model", "model_sha256", "dataset", "data_sha256") # parameters of each of these
 
-# %% ../nbs/api/01_results.ipynb #c37147777
-def _id_of(parameters: dict) -> str | None: # None: they can't be those of a run
-    try: return run_id(parameters)
-    except (TypeError, ValueError): return None
-
+# %% ../nbs/api/01_results.ipynb #c3796bb3a
 def check_run(
     run: Run, # see `load_run`
 ) -> str | None: # what is wrong, in one line; None: nothing
     "Is a finished run whole, by its own id, and as `SCHEMA` says?"
     if run.info["status"] != "finished": return f"it is {run.info['status']}" + (f": {run.info['error']}" if run.info["status"] == "damaged" else "")
     info, experiment = run.info, run.folder.parent.name
-    if not isinstance(info["parameters"], dict) or info["id"] != run.folder.name or _id_of(info["parameters"]) != info["id"] or info.get("experiment") != experiment: return "its id is not that of its parameters and folder"
-    if not info.get("versions") or not info.get("started"): return "it does not say when and by which versions it was computed"
+    if info.get("experiment") != experiment: return "its experiment is not that of its folder"
+    if not info.get("versions"): return "it does not say by which versions it was computed"
     if experiment not in SCHEMA: return f"`experiment` must be one of {', '.join(SCHEMA)}; it is {experiment!r}"
     if missing := [name for name in NEEDED if name not in info["parameters"]]: return f"its parameters lack {', '.join(missing)}"
     for table in info["tables"]:
@@ -292,14 +301,13 @@ def check_run(
         if outside := [name for name in columns if name.endswith("accuracy") and not rows[name].between(0, 1).all()]: return f"{table}.{outside[0]} must be fractions from 0 to 1"
     return None
 
-# %% ../nbs/api/01_results.ipynb #c389930d9
+# %% ../nbs/api/01_results.ipynb #c38c34d3c
 def merge_runs(
     source: str | Path, # a folder of runs, as `out_dir` is: of another machine, or of others
     out_dir: str | Path | None = None, # where to add them; default: see `get_out_dir`
 ) -> pd.DataFrame: # experiment, run, action (added, same, conflict or refused), reason
     "Add another folder's finished runs to this one's. Nothing that is here is replaced: a run that both hold with other rows is named as a conflict."
-    if not str(source).strip(): raise ValueError(f"`source` must be a folder of runs; got {str(source)!r}")
-    source, out_dir, rows = Path(source).expanduser(), get_out_dir(out_dir), []
+    source, out_dir, rows = _folder("source", source), get_out_dir(out_dir), []
     if not source.is_dir(): raise ValueError(f"`source` must be a folder of runs; got {str(source)!r}")
     if source.resolve() == out_dir.resolve(): raise ValueError(f"`source` must be another folder than `out_dir`; got {str(source)!r} for both")
     folders = sorted(path.parent for path in source.glob("[!.]*/[!.]*/run.json"))
@@ -314,13 +322,17 @@ def _merge_run(run: Run, place: Path) -> tuple[str, str]: # action, reason
     if fault := check_run(run): return "refused", fault
     if place.exists() and not place.is_dir(): return "refused", f"a file is where its folder should be: {place.parent.name}/{place.name}"
     mine = load_run(place)
-    if mine.info["status"] == "finished" and not (broken := check_run(mine)):
+    broken = _unreadable(mine) if mine.info["status"] == "finished" else None
+    if mine.info["status"] == "finished" and not broken:
         unlike = [table for table in sorted({*run.info["tables"], *mine.info["tables"]}) if table not in mine.info["tables"] or table not in run.info["tables"] or not _same_rows(run.table(table), mine.table(table))]
         return ("conflict", f"other rows in {', '.join(unlike)}") if unlike else ("same", "")
     tables = {table: run.table(table) for table in run.info["tables"]}
-    if mine.info["status"] == "finished": shutil.rmtree(place) # it can't be read
-    _write_run(place, run.info, tables)
-    return "added", f"in place of one that {broken}" if mine.info["status"] == "finished" else ""
+    _write_run(place, run.info, tables, replace=bool(broken))
+    return "added", f"in place of one that can't be read: {broken}" if broken else ""
+
+def _unreadable(run: Run) -> str | None: # why; None: all of its tables can be read
+    try: [run.read(table) for table in run.info["tables"]]
+    except ValueError as error: return str(error)
 
 TIMES = ("time_s", "images_per_s", "peak_memory_bytes") # columns that differ whenever a run is repeated
 

@@ -6,7 +6,7 @@
 __all__ = ['GUESSES', 'UNNAMED', 'SHOWN', 'STATES', 'SILENT_S', 'Job', 'Grid', 'read_grid', 'plain_name', 'find_runs',
            'check_grid', 'job_states', 'forget_incomplete', 'describe_progress', 'cost', 'plan', 'announce', 'main']
 
-# %% ../nbs/api/10_sweep.ipynb #c03687c88
+# %% ../nbs/api/10_sweep.ipynb #c0386c235
 import argparse, ast, functools, itertools, json, math, re, shlex, time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from statistics import mean, median
 import pandas as pd
 import yaml
 
-from .core import check_choice, check_declared, check_number, clone_root, declared_parameters
+from .core import _folder, check_choice, check_declared, check_number, clone_root, declared_parameters
 from .results import Run, describe_runs, find_conflicts, load_runs, merge_runs, run_id
 
 # %% ../nbs/api/10_sweep.ipynb #c07d465e2
@@ -86,7 +86,7 @@ def _declared(notebooks: Path, stem) -> tuple[dict, dict]: # what a notebook's t
     source = "".join(next(cell["source"] for cell in cells if "parameters" in cell["metadata"].get("tags", [])))
     return declared_parameters(source), {node.target.id: ast.literal_eval(node.value) for node in ast.parse(source).body if isinstance(node, ast.AnnAssign)}
 
-# %% ../nbs/api/10_sweep.ipynb #c097d1753
+# %% ../nbs/api/10_sweep.ipynb #c0981adb6
 def _check_values(name: str, values: list, declared: dict): # of one parameter
     if not values: raise ValueError(f"`{name}` must list at least one value")
     for value in values:
@@ -95,7 +95,8 @@ def _check_values(name: str, values: list, declared: dict): # of one parameter
 
 def _place(name: str, value, root: Path) -> str: # a folder of the file, wherever the command is given
     if not isinstance(value, str) or not value.strip(): raise ValueError(f"`{name}` must be the path of a folder; got {value!r}")
-    return str(root/Path(value).expanduser())
+    if {"{", "}"} & {*value}: raise ValueError(f"`{name}` must be a path without braces, which mean something to Snakemake; got {value!r}")
+    return str(root/_folder(name, value))
 
 def _read_entry(entry, shared: dict, notebooks: Path) -> list[Job]: # one of `jobs`: every combination of its lists
     if not isinstance(entry, dict) or not entry: raise ValueError(f"each of `jobs` must have entries such as `notebook: finetune_grid`; got {entry!r}")
@@ -112,7 +113,7 @@ def _read_entry(entry, shared: dict, notebooks: Path) -> list[Job]: # one of `jo
         raise
     return [Job(stem, dict(zip(lists, combination)), defaults, lines) for combination in itertools.product(*lists.values())]
 
-# %% ../nbs/api/10_sweep.ipynb #c1050a1c5
+# %% ../nbs/api/10_sweep.ipynb #c101999c4
 def read_grid(
     path: str | Path, # a file such as config/smoke.yaml
     out_dir: str | Path | None = None, # of the runs, instead of the file's
@@ -122,6 +123,7 @@ def read_grid(
     if notebooks is None and not clone_root(): raise ValueError("a study needs the experiment notebooks: call this in a clone of the project's repository, or give their folder as `notebooks`")
     path, notebooks, root = Path(path), Path(notebooks or clone_root()/"nbs"), clone_root() or Path.cwd()
     found, jobs = _read_yaml(path), {}
+    if odd := [key for key in found if not isinstance(key, (str, tuple))]: raise ValueError(f"{path}, line {found.get((str(odd[0]), 'line'), 1)}: an entry must have a name; got {odd[0]!r}")
     shared = {name: value for name, value in found.items() if isinstance(name, str) and name not in ("jobs", *GUESSES)} | ({} if out_dir is None else {"out_dir": str(out_dir)})
     def refuse(line, error): raise ValueError(f"{path}, line {line}: {error}") from None
     for name in shared:
@@ -166,7 +168,7 @@ def find_runs(
             found.setdefault(key, (job, planned, sorted(known.get(key, []), key=lambda run: run.info["status"] != "finished"), where))
     return [entry[:3] for entry in found.values()]
 
-# %% ../nbs/api/10_sweep.ipynb #c19fdb4da
+# %% ../nbs/api/10_sweep.ipynb #c19568fef
 def check_grid(
     grid: Grid, # see `read_grid`
 ):
@@ -178,7 +180,7 @@ def check_grid(
     def choice(name, choices): return lambda value: check_choice(name, value, choices)
     def text(name): return lambda value: value in TEXTS or check_dataset(name, value)
     checks = {"dataset": text("dataset"), "source": text("source"), "model": lambda value: value.endswith(".safetensors") or value == "gpt2" or image_size(value), "inputs": choice("inputs", ("embedding", "in_situ")),
-              "device": lambda value: check_choice("device", value.partition(":")[0], ("auto", "cpu", "cuda")), "processes": lambda value: check_number("processes", value, minimum=1, integer=True), "precision": lambda value: check_number("precision", value, above=0, maximum=1)}
+              "device": lambda value: check_choice("device", value.partition(":")[0], ("auto", "cpu", "cuda")), "img_size": lambda value: check_number("img_size", value, minimum=1, maximum=10_000, integer=True), "processes": lambda value: check_number("processes", value, minimum=1, integer=True), "precision": lambda value: check_number("precision", value, above=0, maximum=1)}
     for job in grid.jobs:
         try:
             for name, value in job.parameters.items():
@@ -190,7 +192,7 @@ def check_grid(
             raise ValueError(f"{grid.path}, line {job.lines[named[0]] if named else min(job.lines.values())}: {error}") from None
     find_runs(grid, [])
 
-# %% ../nbs/api/10_sweep.ipynb #c228e2aca
+# %% ../nbs/api/10_sweep.ipynb #c22140bb0
 STATES = ("done", "running", "failed", "interrupted", "incomplete", "waiting")
 SILENT_S = {True: 300, False: 3_600} # of finetuning, whose runs note their rows at least every minute, and of other jobs
 
@@ -199,7 +201,7 @@ def _last_words(path: Path) -> tuple[str | None, str | None]: # of an executed n
         notebook = json.loads(path.read_text(encoding="utf-8"))
         told = notebook["metadata"].get("papermill", {})
         errors = [f"{output['ename']}: {output['evalue']}" for cell in notebook["cells"] for output in cell.get("outputs", []) if output["output_type"] == "error"]
-    except FileNotFoundError: return None, None
+    except (FileNotFoundError, NotADirectoryError): return None, None
     except (OSError, ValueError, LookupError, TypeError, AttributeError): return "neither", None # being written, or no notebook
     return ("failed" if told.get("exception") else "completed" if told.get("end_time") else "neither"), (errors[-1].strip().splitlines()[-1] if errors else None)
 
@@ -209,22 +211,22 @@ def _silence(paths: list[Path]) -> float: # seconds since the last sign of life
         except OSError: return 0 # replaced meanwhile
     return time.time() - max(map(written, paths), default=0)
 
-# %% ../nbs/api/10_sweep.ipynb #c235083ca
+# %% ../nbs/api/10_sweep.ipynb #c2399ee7f
 def job_states(
     grid: Grid, # see `read_grid`
     runs: list[Run] | None = None, # the stored runs; None: read those of `finetune`
-) -> pd.DataFrame: # notebook, job, state (done, running, failed, interrupted, waiting, or incomplete: it was done, and some of its runs are there no more), runs, finished and failed (of its runs), last (the end of the last of them, UTC), error
+) -> pd.DataFrame: # notebook, job, state (done, running, failed, interrupted, waiting, or incomplete: it was done, and some of its runs are there no more), runs, finished and failed (finetuning runs: 0 for other notebooks), last (the end of the last of them, UTC), error
     "A row a job of a study."
     runs_of, rows = {}, []
     for job, _, stored in find_runs(grid, runs): runs_of.setdefault((job.notebook, job.name), []).append(stored)
     for job in grid.jobs:
-        found, done, notebook = runs_of.get((job.notebook, job.name)), grid.file(job, ".done"), grid.file(job, ".ipynb")
+        found, done, notebook = runs_of.get((job.notebook, job.name), None if job.runs is None else []), grid.file(job, ".done"), grid.file(job, ".ipynb")
         def of(status): return [run for several in found or [] for run in several[:1] if run.info["status"] == status]
         ended, error = ("done", None) if done.exists() else _last_words(notebook)
         state = {"done": "done", "failed": "failed", None: "waiting"}.get(ended) or ("running" if _silence([notebook, *(run.folder/"run.json" for run in of("running"))]) < SILENT_S[found is not None] else "interrupted")
         if state == "done" and found is not None and len(of("finished")) < len(found): state = "incomplete"
-        ends = [_end(run) for run in of("finished")] if found is not None else [pd.Timestamp(done.stat().st_mtime, unit="s", tz="UTC")] if state == "done" else []
-        rows.append({"notebook": job.notebook, "job": job.name, "state": state, "runs": len(found or [None]), "finished": len(ends), "failed": len(of("failed")), "last": max(ends, default=pd.NaT), "ends": ends, "error": error or ""})
+        ends = [_end(run) for run in of("finished")]
+        rows.append({"notebook": job.notebook, "job": job.name, "state": state, "runs": len(found or []), "finished": len(of("finished")), "failed": len(of("failed")), "last": max(ends, default=pd.NaT), "ends": ends, "error": error or ""})
     return pd.DataFrame(rows)
 
 def forget_incomplete(grid: Grid) -> list[Path]: # the marks that were taken away
@@ -238,7 +240,7 @@ def _end(run: Run) -> pd.Timestamp: return pd.Timestamp(run.info["started"]) + p
 
 def describe_progress(
     states: pd.DataFrame, # see `job_states`
-) -> dict: # jobs in each state; runs, finished, failed and left; left_s: seconds until the last, at the pace of the last 50 that ended (None: nothing runs)
+) -> dict: # jobs in each state; finetuning runs, finished, failed and left; left_s: seconds until the last, at the pace of the last 50 that ended (None: nothing runs)
     "How far a study has come."
     counts = {state: int((states.state == state).sum()) for state in STATES}
     ends, left = sorted(end for several in states.ends for end in several)[-50:], int((states.runs - states.finished).sum())
@@ -255,7 +257,7 @@ def cost(
     for name, value in (("hours", hours), ("kilowatts", kilowatts), ("kg_per_kwh", kg_per_kwh)): check_number(name, value, minimum=0)
     return {"hours": hours, "kwh": hours * kilowatts, "co2_kg": hours * kilowatts * kg_per_kwh}
 
-# %% ../nbs/api/10_sweep.ipynb #c3006dbc9
+# %% ../nbs/api/10_sweep.ipynb #c3131850e
 def plan(
     grid: Grid, # see `read_grid`
 ) -> dict: # jobs, runs (of finetuning), left (not yet finished), hours (of one process, for those), disk_bytes (for those), kwh, co2_kg; None where nothing is known
@@ -282,15 +284,15 @@ def announce(
     "What `plan` says, as a line."
     found = plan(grid)
     def tell(value, form): return "unknown" if value is None else form.format(value)
-    return (f"{grid.path}: {found['jobs']} jobs, {found['runs']} finetuning runs, of which {found['left']} are left; time of one process: {tell(found['hours'], '{:.2f} h')}, "
+    return (f"{grid.path}: {found['jobs']} jobs, {found['runs']} finetuning runs, of which {found['left']} are left; their time in one process: {tell(found['hours'], '{:.2f} h')}, "
             f"disk: {tell(found['disk_bytes'] and found['disk_bytes'] / 1e6, '{:.1f} MB')}, CO2e at 0.7 kW and 0.1 kg/kWh: {tell(found['co2_kg'], '{:.3g} kg')}")
 
-# %% ../nbs/api/10_sweep.ipynb #c34948f3c
+# %% ../nbs/api/10_sweep.ipynb #c342f2dd2
 def _report(grid: Grid) -> str:
     runs = load_runs(out_dir=grid.out_dir)
     states, conflicts = job_states(grid, runs), find_conflicts(describe_runs(runs=runs))
     found = describe_progress(states)
-    lines = [", ".join(f"{found[state]} {state}" for state in STATES if found[state]) + f" of {len(states)} jobs; {found['finished']} of {found['runs']} runs, {found['left']} left" + ("" if found["left_s"] is None else f", about {found['left_s'] / 60:.0f} minutes")]
+    lines = [", ".join(f"{found[state]} {state}" for state in STATES if found[state]) + f" of {len(states)} jobs; {found['finished']} of {found['runs']} finetuning runs, {found['left']} left" + ("" if found["left_s"] is None else f", about {found['left_s'] / 60:.0f} minutes")]
     for state in STATES[1:-1]: lines += [f"{state}: {row.notebook} {row.job}, {row.finished} of {row.runs} runs{f': {row.error}' if row.error else ''}" for row in states[states.state == state].itertuples()]
     return "\n".join(lines + [f"note: {row.problem} ({row.n} runs of {row.experiment}): {row.detail}" for row in conflicts.itertuples()])
 
