@@ -53,7 +53,7 @@ def _check_frame(
     if gaps := [column for column in full if frame[column].isna().any()]: raise ValueError(f"`{name}` must have a value of {', '.join(gaps)} in each row; got nan: filter the rows")
     if once and frame.duplicated(list(once)).any(): raise ValueError(f"`{name}` must hold each {', '.join(once)} once; got some twice: filter the rows")
 
-# %% ../nbs/api/09_figures.ipynb #c084c188f
+# %% ../nbs/api/09_figures.ipynb #c08650c4e
 def _prefix(measure: str) -> str: # of an axis label
     return {"rate": "", "relative": "relative "}[check_choice("measure", measure, ("rate", "relative"))]
 
@@ -72,7 +72,7 @@ def _panels(names: Iterable[str], width: float = 1.8, height: float = 1.6, colum
     figure, grid = plt.subplots(rows, columns, figsize=(columns * width + 0.4, rows * height + 0.7), layout="constrained", squeeze=False, **options)
     for ax in grid.flat[len(names):]: ax.remove()
     for name, ax in zip(names, grid.flat):
-        ax.set_title(str(name).removeprefix("mini/"), fontsize="small")
+        ax.set_title(title := str(name).removeprefix("mini/"), fontsize="small" if len(title) <= 22 else "x-small") # a long one would touch its neighbour's
         ax.tick_params(labelsize="small")
     return figure, dict(zip(names, grid.flat))
 
@@ -355,15 +355,18 @@ def plot_accuracy_by_dataset(
     figure.supxlabel(f"{label} (%; lines: {meaning})", fontsize="small")
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c29d37e5c
+# %% ../nbs/api/09_figures.ipynb #c29e083eb
 def plot_robustness(
     rows: pd.DataFrame, # a row a run: dataset, configuration, lr, seed, test_accuracy, and optimizer if there are several
+    best: str = "own", # what is subtracted: the configuration's own best mean on its data set (own), or that of any configuration (any)
 ) -> Figure:
-    "Distribution of each configuration's accuracy over learning rates and seeds, relative to the best of its data set (paper, Figure 5), a panel an optimizer; the box is the quartiles, the whiskers the 5th and 95th percentile."
+    "Distribution of each configuration's accuracy over learning rates and seeds, relative to a best mean (after the paper's Figure 5), a panel an optimizer; the box is the quartiles, the whiskers the 5th and 95th percentile."
+    check_choice("best", best, ("own", "any"))
     keys = ["dataset", "configuration", "lr", *(["optimizer"] if "optimizer" in rows else [])]
     _check_frame("rows", rows, (*keys, "seed", "test_accuracy"), once=(*keys, "seed"), full=(*keys, "test_accuracy"))
-    best = rows.groupby(keys).test_accuracy.mean().groupby("dataset").max()
-    rows, styles = rows.assign(gap=rows.test_accuracy - rows.dataset.map(best)), _styles(rows.configuration)
+    groups = [key for key in keys if key != "lr"] if best == "own" else ["dataset"]
+    highest = rows.groupby(keys).test_accuracy.mean().groupby(groups).max().rename("highest").reset_index()
+    rows, styles = rows.merge(highest).assign(gap=lambda table: table.test_accuracy - table.highest), _styles(rows.configuration)
     parts = dict(iter(rows.groupby("optimizer", sort=False))) if "optimizer" in rows and rows.optimizer.nunique() > 1 else {"": rows}
     figure, panels = _panels(parts, width=0.5 * len(styles) + 0.7, height=2.7, columns=2, sharey=True)
     for name, ax in panels.items():
@@ -375,7 +378,7 @@ def plot_robustness(
         ax.set(xlabel="", ylabel="")
         ax.yaxis.set_major_formatter(_percent)
     figure.supxlabel("configuration, number of runs", fontsize="small")
-    figure.supylabel("test accuracy minus best mean of the data set\n(percentage points)", fontsize="small", ha="center")
+    figure.supylabel(f"test accuracy minus the {dict(own='own best mean', any='best mean of any configuration')[best]}\non the data set (percentage points)", fontsize="small", ha="center")
     return figure
 
 # %% ../nbs/api/09_figures.ipynb #c34796962
@@ -512,7 +515,7 @@ def plot_profiles(
     ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
-# %% ../nbs/api/09_figures.ipynb #c4558751a
+# %% ../nbs/api/09_figures.ipynb #c45c198d0
 def plot_plasticity_by_dataset(
     summary: pd.DataFrame, # dataset, component, plasticity (mean over the layers), ci_low, ci_high
     ax: Axes | None = None, # default: a new figure's
@@ -529,7 +532,7 @@ def plot_plasticity_by_dataset(
     for i in range(1, len(datasets)): ax.axhline(i - 0.5, color="0.88", lw=0.6, zorder=0)
     ax.set_yticks(range(len(datasets)), [str(dataset).removeprefix("mini/") for dataset in datasets])
     ax.set(ylim=(len(datasets) - 0.5, -0.5), xlim=(0, None), xlabel=f"{_prefix(measure)}plasticity, mean over the blocks")
-    ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1)) # in sight also where the figure is tall
     return ax
 
 # %% ../nbs/api/09_figures.ipynb #c4762ddc7
@@ -550,12 +553,13 @@ def plot_layers_by_dataset(
     _figure_legend(figure)
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c50bddc0c
+# %% ../nbs/api/09_figures.ipynb #c50d2dfc0
 def plot_rank_agreement(
     plasticity: pd.DataFrame, # component, plasticity, ci_low, ci_high; dataset, for a panel a data set
     accuracy: pd.DataFrame, # configuration, mean (a fraction), and ci_low and ci_high, or std; dataset as well
     label: str = "test accuracy", # what was averaged, or e.g. gain over the linear probe
     measure: str = "rate", # rate or relative: what was measured
+    ranks: bool = False, # True: the ranks by plasticity in place of its values, which may lie on one another
 ) -> Figure:
     "Accuracy against plasticity, a point a component with both intervals; configurations without a plasticity are left out."
     panels = ["dataset"] if "dataset" in plasticity else []
@@ -565,6 +569,7 @@ def plot_rank_agreement(
     accuracy = accuracy[[*panels, "configuration", "mean"]].assign(low=low, high=high)
     table = plasticity[[*panels, "component", "plasticity", "ci_low", "ci_high"]].merge(accuracy, left_on=[*panels, "component"], right_on=[*panels, "configuration"]).dropna(subset=["plasticity", "mean"])
     if table.empty: raise ValueError(f"`accuracy` must have configurations that are components of `plasticity`; got {', '.join(accuracy.configuration.unique())}")
+    if ranks: table = table.assign(plasticity=(table.groupby("dataset") if panels else table).plasticity.rank(ascending=False), ci_low=math.nan, ci_high=math.nan)
     parts = {name: table[table.dataset == name] for name in plasticity.dataset.unique()} if panels else {"": table}
     (figure, axes), styles = _panels(parts, height=1.8), _styles(plasticity.component)
     for name, ax in axes.items():
@@ -573,11 +578,12 @@ def plot_rank_agreement(
             _dots(ax, row, "plasticity", row["mean"], **style)
             ax.vlines(row.plasticity, row.low, row.high, color=style["color"], lw=1.6)
         _note(ax, styles, parts[name].component)
-        correlation = parts[name].plasticity.corr(parts[name]["mean"], method="spearman") if len(parts[name]) > 2 else math.nan
-        if math.isfinite(correlation): ax.set_title(f"{ax.get_title()}\nρ = {correlation:.2f}".strip().replace("-", "\N{MINUS SIGN}"), fontsize="small")
+        correlation = (1 - 2 * ranks) * parts[name].plasticity.corr(parts[name]["mean"], method="spearman") if len(parts[name]) > 2 else math.nan # rank 1 is the largest
+        if math.isfinite(correlation): ax.set_title(f"{ax.get_title()}\nρ = {f'{correlation:.2f}'.replace('-', chr(0x2212))}".strip(), fontsize=ax.title.get_fontsize()) # 2212: the minus sign
         ax.locator_params(nbins=5)
+        if ranks: ax.set(xlim=(len(styles) + 0.4, 0.6), xticks=range(len(styles), 0, -1))
         ax.yaxis.set_major_formatter(_percent)
-    figure.supxlabel(f"{_prefix(measure)}plasticity (lines: confidence intervals)", fontsize="small")
+    figure.supxlabel(f"rank by {_prefix(measure)}plasticity (1: the largest)" if ranks else f"{_prefix(measure)}plasticity (lines: confidence intervals)", fontsize="small")
     figure.supylabel(f"{label} (%){'' if meaning.startswith('confidence') else f', {meaning}'}", fontsize="small")
     _figure_legend(figure)
     return figure
