@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['TRANSFORMS', 'TOLD', 'ARMS', 'EQUAL', 'gradient_criteria', 'measure_criteria', 'invariance_table', 'run_variants',
            'save_rows', 'read_rows', 'paired_effect', 'judge', 'equal_plasticity', 'rescaling_variants',
-           'run_rescaling', 'rescaling_effects']
+           'run_rescaling', 'rescaling_study', 'rescaling_effects']
 
-# %% ../nbs/api/13_causes.ipynb #c03bc2484
+# %% ../nbs/api/13_causes.ipynb #c032656dc
 import copy, json, math
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .bounds import component_bounds
-from .core import COMPONENTS, check_number, check_seed, clone_root, parse_numbers, replacing
+from .core import COMPONENTS, check_flag, check_number, check_seed, find_out_dir, get_out_dir, parse_numbers, replacing
 from .data import load_dataset
-from .finetune import PROTOCOLS, protocol_settings, run_each
+from .finetune import run_each
 from .models import balance_attention, component_parameters, image_size, load_model, permute_hidden, rescale_layernorm
 from .plasticity import measure_plasticity, rates_of_change
+from .protocols import PROTOCOLS, protocol_settings
 from .results import Run, combine_runs
 from .stats import select_lr
 
@@ -149,7 +150,7 @@ def _rows(runs: list[Run]) -> pd.DataFrame: # one a run, in their order
     table = combine_runs(runs, "summary", parameters=("dataset", "component", "optimizer", "lr", "seed"), columns=TOLD)
     return table.assign(commit=[run.info["commit"] for run in runs], started=[run.info["started"] for run in runs], wall_time_s=[run.info["wall_time_s"] for run in runs])
 
-# %% ../nbs/api/13_causes.ipynb #c20a31fd1
+# %% ../nbs/api/13_causes.ipynb #c206d27d0
 def save_rows(
     rows: pd.DataFrame, # see `run_variants`
     folder: str | Path, # to write to: rows.parquet and study.json
@@ -165,11 +166,11 @@ def save_rows(
     return told
 
 def read_rows(
-    folder: str | Path, # see `save_rows`; a path that is not absolute is one from the clone's root
+    folder: str | Path, # see `save_rows`
 ) -> pd.DataFrame: # see `run_variants`
     "Read a study's rows."
-    path = (clone_root() or Path.cwd())/folder/"rows.parquet"
-    if not path.is_file(): raise ValueError(f"`folder` must hold a study's rows.parquet, as `save_rows` writes it; {str(folder)!r} has none")
+    path = Path(folder)/"rows.parquet"
+    if not path.is_file(): raise ValueError(f"`folder` must hold a study's rows.parquet, as `save_rows` writes it; {str(folder)!r} has none: compute it")
     return pd.read_parquet(path)
 
 # %% ../nbs/api/13_causes.ipynb #c227069c4
@@ -216,7 +217,7 @@ def equal_plasticity(
     means = table.groupby("component").plasticity.mean()
     return float(f"{means['fc1'] / means['ln1']:.3g}")
 
-# %% ../nbs/api/13_causes.ipynb #c2798a062
+# %% ../nbs/api/13_causes.ipynb #c2747f3e8
 def rescaling_variants(
     equal: dict[str, float], # data set -> `equal_plasticity`
     factors: list[float], # of LN1, with 1 among them
@@ -258,6 +259,21 @@ def run_rescaling(
     if 1 not in factors or min(factors) == 1 or max(factors) == 1 or min(factors) <= 0: raise ValueError(f"`factors` must be above 0 and have 1, a smaller and a larger one among them; got {factors}")
     equal = {name: equal_plasticity(model, name, source, data_dir) for name in names}
     return run_variants(rescaling_variants(equal, factors, lrs, seeds, protocol), processes, model=model, data_dir=data_dir, **options)
+
+def rescaling_study(
+    compute: bool, # run what is not stored yet, and write the rows; False: read the rows that were written
+    model: str = "vit_mini", # see `load_model`
+    *arguments, # datasets, source, factors, lrs, seeds, protocol, processes and data_dir of `run_rescaling`
+    out_dir: str | Path | None = None, # see `get_out_dir`
+    **options, # other arguments of `run_finetuning`
+) -> pd.DataFrame: # see `run_rescaling`
+    "The rows of the rescaling study: computed, or as they were written to `<out_dir>/rescaling/<model>`."
+    check_flag("compute", compute)
+    folder = Path("rescaling", Path(model).stem)
+    if not compute: return read_rows(find_out_dir()/folder)
+    rows = run_rescaling(model, *arguments, out_dir=out_dir, **options)
+    save_rows(rows, get_out_dir(out_dir)/folder)
+    return rows
 
 # %% ../nbs/api/13_causes.ipynb #c28d429c5
 def _best(rows: pd.DataFrame) -> dict: # key -> the rows at the rate that is best on the validation split, for each data set

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'FASHION_SHA256', 'PHOTO_SUFFIXES', 'CORRUPTIONS', 'DOMAINS', 'VTAB_TASKS', 'TEXTS', 'ROLES', 'SPLIT_SEED',
-           'MINI_TASKS', 'Split', 'Dataset', 'make_dataset', 'split_arrays', 'write_npz', 'download', 'list_datasets',
+           'Split', 'Dataset', 'make_dataset', 'split_arrays', 'write_npz', 'download', 'list_datasets',
            'check_dataset', 'load_dataset', 'resize_boxes', 'random_boxes', 'preprocess', 'shuffled_batches',
            'training_batches', 'Photos', 'load_folder', 'load_text', 'token_sequences', 'describe_datasets']
 
-# %% ../nbs/api/03_data.ipynb #c03995e62
+# %% ../nbs/api/03_data.ipynb #c0388d07d
 import csv, errno, gzip, hashlib, http.client, io, json, math, os, pickle, shutil, tarfile, time, urllib.request, warnings, zipfile, zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from .core import ASSETS, check_choice, check_flag, check_number, check_seed, checksum, get_data_dir, manifest, replacing
 from .models import InputConfig
+from .protocols import MINI_TASKS
 
 # %% ../nbs/api/03_data.ipynb #c06981f6c
 class Split(NamedTuple):
@@ -779,9 +780,6 @@ def load_dataset(
     if name == "fashion_mnist": return make_dataset(name, *_fashion_mnist(data_dir))
     try: return (_load_own if name.startswith("folder:") else _load_published)(name, int(size), data_dir, tuple(split for split in SPLITS if split in splits), crops, progress)
     except OSError as error: raise ValueError(f"`data_dir`: {str(error.filename or data_dir)!r} can't be read or written ({error.strerror}); change its permissions, or give another `data_dir`") from error
-
-# %% ../nbs/api/03_data.ipynb #c60ec8987
-MINI_TASKS = tuple(f"mini/{role}" for role in ("digits", "letters", "contrast", "gaussian_noise", "motion_blur", "snow", "speckle_noise", "noto", "fluent", "typefaces", "scripts")) # in the order of the paper's table
 
 # %% ../nbs/api/03_data.ipynb #c6901de8a
 def _resize_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor: # (batch, out, size)

@@ -6,7 +6,7 @@
 __all__ = ['LABELS', 'COLORS', 'MARKERS', 'FORMATS', 'plot_layers', 'plot_distribution', 'plot_measures', 'plot_scale',
            'plot_dependence', 'plot_training', 'plot_accuracy', 'plot_bounds', 'plot_tightness', 'plot_growth',
            'plot_pretraining_gain', 'plot_images', 'plot_landscape', 'plot_accuracy_by_dataset', 'plot_robustness',
-           'plot_lr_curves', 'plot_dynamics', 'plot_differences', 'plot_claims', 'plot_profiles',
+           'plot_lr_curves', 'plot_rescaling', 'plot_dynamics', 'plot_differences', 'plot_claims', 'plot_profiles',
            'plot_plasticity_by_dataset', 'plot_layers_by_dataset', 'plot_rank_agreement', 'plot_memory', 'save_figure']
 
 # %% ../nbs/api/09_figures.ipynb #c03b7dbef
@@ -414,6 +414,26 @@ def plot_lr_curves(
     figure.supxlabel("learning rate (band: lowest to highest seed)", fontsize="small")
     figure.supylabel(f"{value.replace('_', ' ')} (%)", fontsize="small")
     _figure_legend(figure)
+    return figure
+
+# %% ../nbs/api/09_figures.ipynb #c389012f9
+def plot_rescaling(
+    rows: pd.DataFrame, # dataset, c (factor), lr, seed, test_accuracy: a row a run
+) -> Figure:
+    "Accuracy against the learning rate, a line a factor c, and against the rate / c²: a row a data set, mean over seeds with the range as a band."
+    _check_frame("rows", rows, ("dataset", "c", "lr", "seed", "test_accuracy"), once=("dataset", "c", "lr", "seed"), full=("c", "lr", "test_accuracy"))
+    names, factors = list(rows.dataset.unique()), sorted(rows.c.unique())
+    colors = dict(zip(factors, sns.color_palette("viridis", len(factors))))
+    figure, axes = plt.subplots(len(names), 2, figsize=(7, 0.6 + 2.1 * len(names)), sharey="row", squeeze=False, layout="constrained")
+    for name, pair in zip(names, axes):
+        for ax, power in zip(pair, (0, 2)):
+            for c in factors:
+                curve = _over_seeds(rows[(rows.dataset == name) & (rows.c == c)], "lr", "test_accuracy", "range")
+                _curve(ax, curve.lr / c**power, curve["mean"], curve.low, curve.high, color=colors[c], marker="o", label=f"{c:.3g}")
+            ax.set_xscale("log"), ax.yaxis.set_major_formatter(_percent)
+        pair[0].set_ylabel(f"{name}\ntest accuracy (%)", fontsize="small")
+    axes[-1][0].set_xlabel("learning rate"), axes[-1][1].set_xlabel("learning rate / c²")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), title="LN1 times c", loc="outside right upper", fontsize="small")
     return figure
 
 # %% ../nbs/api/09_figures.ipynb #c36eebfbf

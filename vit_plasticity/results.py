@@ -79,7 +79,7 @@ def code_fingerprints(
         found[name] = hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
     return dict(sorted(found.items()))
 
-# %% ../nbs/api/01_results.ipynb #c13a82f34
+# %% ../nbs/api/01_results.ipynb #c135fb427
 def _fault(info, folder: Path) -> str | None: # what is wrong with a run.json; None: nothing
     if not isinstance(info, dict) or not {"status", "id", "parameters", "tables"} <= set(info): return "run.json lacks what a run has"
     if not isinstance(info["parameters"], dict) or info["status"] not in ("finished", "failed", "running") or info["id"] != folder.name or _id_of(info["parameters"]) != info["id"]: return "its id is not that of its parameters and folder"
@@ -113,6 +113,7 @@ def load_run(
     if fault and tries > 1: return load_run(folder, tries - 1)
     return Run(folder, {"status": "damaged", "error": fault} if fault else info) # not ours, or changed by hand
 
+# %% ../nbs/api/01_results.ipynb #c14cb1e82
 def _write_run(folder: Path, info: dict, tables: dict, replace: bool = False): # into a temporary folder, then renamed; a finished run stays unless it is to be replaced
     if odd := [name for name in tables if not str(name).isidentifier()]: raise ValueError(f"`tables` must have names like those of variables; got {odd[0]!r}")
     temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")

@@ -6,7 +6,7 @@
 __all__ = ['GUESSES', 'UNNAMED', 'SHOWN', 'STATES', 'SILENT_S', 'Job', 'Grid', 'read_grid', 'plain_name', 'find_runs',
            'check_grid', 'job_states', 'forget_incomplete', 'describe_progress', 'cost', 'plan', 'announce', 'main']
 
-# %% ../nbs/api/10_sweep.ipynb #c0386c235
+# %% ../nbs/api/10_sweep.ipynb #c0389248b
 import argparse, ast, functools, itertools, json, math, re, shlex, time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,10 @@ import pandas as pd
 import yaml
 
 from .core import _folder, check_choice, check_declared, check_number, clone_root, declared_parameters
+from .protocols import planned_runs
 from .results import Run, describe_runs, find_conflicts, load_runs, merge_runs, run_id
 
-# %% ../nbs/api/10_sweep.ipynb #c07d465e2
+# %% ../nbs/api/10_sweep.ipynb #c07dbd896
 GUESSES = ("hours_per_run", "megabytes_per_run") # until there are runs to measure
 UNNAMED = ("out_dir", "data_dir") # parameters that say where, not what: a job's name does not depend on them
 SHOWN = ("model", "dataset", "component", "optimizer") # parameters that a job's name shows
@@ -42,7 +43,6 @@ class Job:
     def runs(self) -> list[dict] | None:
         "The parameters that its runs of `finetune` will store, see `planned_runs`; None: it is no cell of `finetune_grid`, whose runs alone a study gathers."
         if self.notebook != "finetune_grid": return None
-        from vit_plasticity.finetune import planned_runs # here, as below: importing it takes seconds
         return planned_runs(**{name: value for name, value in self.parameters.items() if name not in (*UNNAMED, "device", "processes")})
     @property
     def arguments(self) -> str:
@@ -287,7 +287,7 @@ def announce(
     return (f"{grid.path}: {found['jobs']} jobs, {found['runs']} finetuning runs, of which {found['left']} are left; their time in one process: {tell(found['hours'], '{:.2f} h')}, "
             f"disk: {tell(found['disk_bytes'] and found['disk_bytes'] / 1e6, '{:.1f} MB')}, CO2e at 0.7 kW and 0.1 kg/kWh: {tell(found['co2_kg'], '{:.3g} kg')}")
 
-# %% ../nbs/api/10_sweep.ipynb #c342f2dd2
+# %% ../nbs/api/10_sweep.ipynb #c34f403b3
 def _report(grid: Grid) -> str:
     runs = load_runs(out_dir=grid.out_dir)
     states, conflicts = job_states(grid, runs), find_conflicts(describe_runs(runs=runs))
@@ -317,6 +317,6 @@ def main(
             for row in merged[merged.action.isin(["conflict", "refused"])].itertuples(): print(f"{row.action}: {row.experiment} {row.run}: {row.reason}")
             return
         grid = read_grid(given.grid, given.out_dir)
-        check_grid(grid)
+        if given.command == "plan": check_grid(grid)
         print(_report(grid) if given.command == "status" else announce(grid))
     except (ValueError, OSError) as error: parser.exit(2, f"{error}\n")

@@ -11,7 +11,7 @@ __all__ = ['PUBLISHED', 'SETTING', 'TOLD', 'DRAWINGS', 'GROUPS', 'PAPER_BOUNDS',
            'contrast_table', 'contrast_by_dataset', 'spread_table', 'rate_rows', 'rate_losses', 'bounds_table',
            'model_table', 'parameter_table', 'memory_table', 'protocol_table', 'reread_claims', 'save_table']
 
-# %% ../nbs/api/12_tables.ipynb #c033ae110
+# %% ../nbs/api/12_tables.ipynb #c0341c736
 import json, tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
@@ -19,15 +19,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 from scipy.stats import binomtest
 from statsmodels.stats.multitest import multipletests
 
 from .core import COMPONENTS, CONFIGURATIONS, check_choice, check_number, clone_root, replacing
-from .data import MINI_TASKS
-from .finetune import protocol_settings
-from .models import load_model, set_trainable
-from .plasticity import summarize_rates
+from .protocols import MINI_TASKS, protocol_settings
 from .results import Run, combine_runs, load_runs
 from .stats import compare, contrast, effect_sizes, leave_out, lr_robustness, mean_over_seeds, mean_ranks, pooled_std, rank_agreement, relative_gain, select_lr, signed_rank
 from .sweep import Grid, find_runs, plain_name
@@ -45,12 +41,12 @@ def read_published(
     return pd.DataFrame({"dataset": [PUBLISHED[places[title]] for title in table.dataset], "title": table.dataset, "role": [MINI_TASKS[places[title]] for title in table.dataset], "configuration": table.configuration,
                          "accuracy": table.accuracy_percent / 100, "std": table.std_percent / 100, "n": table.n_seeds})
 
-# %% ../nbs/api/12_tables.ipynb #c08c3b985
+# %% ../nbs/api/12_tables.ipynb #c082cb87f
 @dataclass(frozen=True)
 class Study:
     "The rows of a study; a frame without rows is empty."
     finetune: pd.DataFrame # a row a run that was asked for: dataset, configuration, model, protocol, optimizer, lr, seed, setting (all other parameters), status, run, and the columns of the run's summary and provenance
-    evaluations: pd.DataFrame # dataset, configuration, optimizer, lr, seed, step, val_loss, val_accuracy
+    evaluations: pd.DataFrame # of the runs at the best rate: dataset, configuration, optimizer, lr, seed, step, val_loss, val_accuracy
     steps: pd.DataFrame # of the runs at the best rate: dataset, configuration, optimizer, seed, step, loss, grad_norm, component_grad_norm
     plasticity: pd.DataFrame # dataset, inputs, measure, layer, component, plasticity, std, ci_low, ci_high, n; the mean over the blocks has layer -1
     probes: pd.DataFrame # dataset, pooling, method, accuracy, n (test images)
@@ -84,8 +80,9 @@ def _others(grid: Grid, experiment: str) -> list[Run]: # the finished runs that 
     runs = [run for run in (load_runs(experiment, grid.out_dir) if jobs else []) if run.info["status"] == "finished"]
     return list({run.folder: run for job in jobs for run in runs if fits(job, run)}.values()) # in the order of the jobs
 
-# %% ../nbs/api/12_tables.ipynb #c10ee17bb
+# %% ../nbs/api/12_tables.ipynb #c106f3267
 def _plasticity(runs: list[Run]) -> pd.DataFrame: # each block's and the mean's, with intervals
+    if runs: from vit_plasticity.plasticity import summarize_rates
     frames = []
     for run in runs:
         rates = run.table("rates")
@@ -107,7 +104,7 @@ def _probes(runs: list[Run]) -> pd.DataFrame:
     frames = [combine_runs([run], "predictions", parameters=tuple(keys)) for run in runs]
     return _stacked([rows.assign(accuracy=rows.label == rows.prediction).groupby(keys, as_index=False).agg(accuracy=("accuracy", "mean"), n=("accuracy", "size")) for rows in frames], [*keys, "accuracy", "n"])
 
-# %% ../nbs/api/12_tables.ipynb #c11e4da29
+# %% ../nbs/api/12_tables.ipynb #c11f9b80c
 def complete_cells(
     rows: pd.DataFrame, # see `Study.finetune`
     datasets: bool = False, # True: the rows of data sets all of whose cells are complete
@@ -134,8 +131,9 @@ def collect_study(
     def gather(chosen, table, columns):
         frames = [combine_runs([first[run] for run in chosen], table, parameters=SETTING, columns=columns).rename(columns={"component": "configuration"})] if len(chosen) else []
         return _stacked(frames, ["dataset", "configuration", "model", "protocol", "optimizer", "lr", "seed", *columns])
+    best = best_runs(rows).run.to_list()
     bounds = [combine_runs([run], "bounds", parameters=("dataset", "model", "inputs")) for run in _others(grid, "bounds")]
-    return Study(rows, gather([*first], "evaluations", ["step", "val_loss", "val_accuracy"]), gather(best_runs(rows).run.to_list(), "steps", ["step", "loss", "grad_norm", "component_grad_norm"]),
+    return Study(rows, gather(best, "evaluations", ["step", "val_loss", "val_accuracy"]), gather(best, "steps", ["step", "loss", "grad_norm", "component_grad_norm"]),
                  _plasticity(_others(grid, "plasticity")), _probes(_others(grid, "linear_probe")), _stacked(bounds, ["dataset", "model", "inputs", "layer", "component", "kind", "bound"]))
 
 # %% ../nbs/api/12_tables.ipynb #c13e26863
@@ -474,10 +472,12 @@ def bounds_table(
     tell = lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
     return rows.groupby(["dataset", "inputs", "component", "kind"], sort=False).bound.agg(smallest="min", median="median", largest="max").map(tell).reset_index()
 
-# %% ../nbs/api/12_tables.ipynb #c319671b1
+# %% ../nbs/api/12_tables.ipynb #c58281a7e
 MODELS = {"ViT-Base": "vit_base_patch16_224", "ViT-Large": "vit_large_patch16_224", "ViT-Huge": "vit_huge_patch14_224"} # the paper's, by their architectures' names
 
 def _empty(name: str, classes: int): # a model without memory for its weights
+    import torch # here, as below: studies are gathered without it
+    from vit_plasticity.models import load_model
     with torch.device("meta"): return load_model(name, num_classes=classes, pretrained=False)
 
 def model_table(
@@ -496,6 +496,7 @@ def parameter_table(
     classes: int = 10, # of the head
 ) -> pd.DataFrame: # model, configuration, component, final_norm, head, trainable, share (of the backbone's parameters, the component's)
     "Trainable parameters (paper, Table 5): the component's own, and with the final norm and the head, which train as well."
+    from vit_plasticity.models import set_trainable
     rows = []
     for title, name in models.items():
         model = _empty(name, classes)
