@@ -679,18 +679,20 @@ def run_grid(
     "Run every combination of the listed arguments; a run that fails is named at the end, after all others."
     return run_each(combinations(lists), processes)
 
-# %% ../nbs/api/06_finetune.ipynb #c68d8561a
+# %% ../nbs/api/06_finetune.ipynb #c688c3603
 def run_each(
     runs: list[dict], # arguments of `run_finetuning`
     processes: int = 1, # see `run_grid`
+    diverged: bool = False, # True: a run whose loss became infinite or nan is None in the list; False: it counts as failed
 ) -> list[Run]: # in this order
     "Run a list of finetunings; one that fails is named at the end, after all others."
     check_number("processes", processes, minimum=1, integer=True)
     _check_grid(runs)
     done = dict(tqdm(_run_here(runs) if processes == 1 else _run_in_workers(runs, processes), total=len(runs), desc="runs", unit="run"))
-    failures = [f"{runs[i]}: {done[i]}" for i in range(len(runs)) if isinstance(done[i], Exception)]
+    lost = {i for i in range(len(runs)) if diverged and isinstance(done[i], NonFiniteLoss)}
+    failures = [f"{runs[i]}: {done[i]}" for i in range(len(runs)) if isinstance(done[i], Exception) and i not in lost]
     if failures: raise RuntimeError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
-    return [load_run(done[i]) for i in range(len(runs))]
+    return [None if i in lost else load_run(done[i]) for i in range(len(runs))]
 
 def run_cell(
     *arguments, # see `cell_runs`
