@@ -38,4 +38,4 @@ for notebook in NOTEBOOKS:
         params:
             source=f"{workflow.basedir}/nbs/{notebook}.ipynb",
             arguments=lambda wildcards, rule=notebook: JOBS[rule, wildcards.job].arguments
-        shell: "papermill --no-progress-bar {params.source:q} {log:q} {params.arguments}"
+        shell: "python {workflow.basedir:q}/scripts/execute.py --no-progress-bar {params.source:q} {log:q} {params.arguments}"

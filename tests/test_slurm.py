@@ -87,7 +87,7 @@ def test_study_on_slurm(cluster, tmp_path):
     with open(tmp_path/"first.log", "w") as log: first = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
     killed = ""
     while first.poll() is None and not killed: # once the job's first run is stored
-        if out.exists() and any("snow" in run.read_text() for run in out.glob("finetune/*/run.json")): killed = subprocess.run(["pkill", "-9", "-f", "papermill.*mini-snow_fc1"], capture_output=True).returncode == 0
+        if out.exists() and any("snow" in run.read_text() for run in out.glob("finetune/*/run.json")): killed = subprocess.run(["pkill", "-9", "-f", "execute.py.*mini-snow_fc1"], capture_output=True).returncode == 0
         time.sleep(0.5)
     assert first.wait(timeout=600) == 1 and killed, (tmp_path/"first.log").read_text()[-4000:]
     grid = read_grid(path)

@@ -94,7 +94,7 @@ def workers(out):
     for folder in Path("/proc").glob("[0-9]*"):
         try: command = (folder/"cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError: continue
-        if str(out) in command and "papermill" in command: found.append(int(folder.name))
+        if str(out) in command and "execute.py" in command: found.append(int(folder.name))
     return found
 
 
