@@ -8,7 +8,7 @@ import pytest
 from nbdev.config import get_config
 
 ROOT = Path(__file__).resolve().parent.parent
-BY_HAND = {"pretrain_mini", "build_mini", "mini_benchmark"} | ({"rescaling"} if not (ROOT/"outputs/rescaling/vit_mini/rows.parquet").is_file() else set()) # the last shows rows that are computed once
+BY_HAND = {"pretrain_mini", "build_mini", "mini_benchmark"} | {name for name, study in (("rescaling", "rescaling"), ("matched_budget", "budgets")) if not (ROOT/f"outputs/{study}/vit_mini/rows.parquet").is_file()} # these show rows that are computed once
 DEFAULT = 'out_dir: "str or None" = None' # as experiments declare it
 SHORTER = {"finetune_grid": ('\nsteps: "int or None" = None', '\nsteps: "int or None" = 6')} # by default two minutes
 NOTEBOOKS = [path for path in sorted((ROOT/"nbs").rglob("*.ipynb")) if path.stem not in BY_HAND and ".ipynb_checkpoints" not in path.parts]

@@ -6,8 +6,9 @@
 __all__ = ['LABELS', 'COLORS', 'MARKERS', 'FORMATS', 'plot_layers', 'plot_distribution', 'plot_measures', 'plot_scale',
            'plot_dependence', 'plot_training', 'plot_accuracy', 'plot_bounds', 'plot_tightness', 'plot_growth',
            'plot_pretraining_gain', 'plot_images', 'plot_landscape', 'plot_accuracy_by_dataset', 'plot_robustness',
-           'plot_lr_curves', 'plot_rescaling', 'plot_dynamics', 'plot_differences', 'plot_claims', 'plot_profiles',
-           'plot_plasticity_by_dataset', 'plot_layers_by_dataset', 'plot_rank_agreement', 'plot_memory', 'save_figure']
+           'plot_lr_curves', 'plot_rescaling', 'plot_budgets', 'plot_dynamics', 'plot_differences', 'plot_claims',
+           'plot_profiles', 'plot_plasticity_by_dataset', 'plot_layers_by_dataset', 'plot_rank_agreement',
+           'plot_memory', 'save_figure']
 
 # %% ../nbs/api/09_figures.ipynb #c03b7dbef
 import math
@@ -435,6 +436,25 @@ def plot_rescaling(
     axes[-1][0].set_xlabel("learning rate"), axes[-1][1].set_xlabel("learning rate / c²")
     figure.legend(*axes[0][0].get_legend_handles_labels(), title="LN1 times c", loc="outside right upper", fontsize="small")
     return figure
+
+# %% ../nbs/api/09_figures.ipynb #c4089f56e
+def plot_budgets(
+    curve: pd.DataFrame, # part, component, numbers (trained), lead, ci_low, ci_high: a row a part
+    ax: Axes | None = None, # to draw on
+) -> Axes:
+    "The lead of every part of a component over LN1, against how many numbers it trains."
+    _check_frame("curve", curve, ("part", "component", "numbers", "lead", "ci_low", "ci_high"), once=("part",), full=("numbers", "lead"))
+    ax, inside = _new_axes(ax, 3.6), curve[curve.numbers > 0]
+    styles = _styles(inside.component)
+    for name, style in styles.items():
+        part = inside[inside.component == name]
+        ax.errorbar(part.numbers, part.lead, [part.lead - part.ci_low, part.ci_high - part.lead], ls="", ms=5, lw=1, **style)
+    for _, row in curve[curve.numbers == 0].iterrows(): ax.axhline(row.lead, color="0.5", ls=":", label=row.part)
+    ax.axhline(0, color="0.8", lw=0.8, zorder=0)
+    ax.set(xscale="log", xlabel="numbers trained in the blocks", ylabel="lead over LN1 (points)")
+    ax.yaxis.set_major_formatter(lambda value, position: f"{100 * value:g}")
+    ax.legend(fontsize="small", ncols=2)
+    return ax
 
 # %% ../nbs/api/09_figures.ipynb #c36eebfbf
 _MEASURED = {"grad_norm": "gradient norm before clipping", "component_grad_norm": "gradient norm of the component before clipping", "val_loss": "validation loss", "loss": "training loss", "val_accuracy": "validation accuracy"}
