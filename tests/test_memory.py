@@ -30,7 +30,7 @@ assert rates.pair.nunique() == int(sys.argv[1])
 """
     for inputs in ("embedding", "in_situ"):
         few, many = (peak(code, n, inputs) for n in (64, 4096))
-        assert many < few + 2**25, (inputs, few, many) # the table of 122,880 rows; the outputs of all components would take 1.7 GB
+        assert many < few + 2**26, (inputs, few, many) # the table of 122,880 rows; the outputs of all components would take 1.7 GB
 
 
 def write_shards(folder, blocks, dim=4096, hidden=8192): # of DINOv3's largest model: one file a block, random, in half precision as weights are published
