@@ -56,9 +56,9 @@ for inputs in ("embedding", "in_situ"):
     assert rates.layer.nunique() == int(sys.argv[2]) and (rates.rate > 0).all()
 """
     peaks = {}
-    for blocks in (3, 6):
+    for blocks in (2, 4):
         folder = tmp_path/str(blocks)
         folder.mkdir()
         write_shards(folder, blocks)
         peaks[blocks] = peak(code, folder, blocks)
-    assert peaks[6] < 1.05 * peaks[3] and peaks[6] < 6 * 2**30, peaks
+    assert peaks[4] < 1.05 * peaks[2] and peaks[4] < 6 * 2**30, peaks
