@@ -18,7 +18,7 @@ except ValueError as error: raise WorkflowError(str(error))
 
 NOTEBOOKS = list(dict.fromkeys(job.notebook for job in GRID.jobs))
 JOBS = {(job.notebook, job.name): job for job in GRID.jobs}
-FOLDER = str(GRID.out_dir/"sweep").replace("{", "{{").replace("}", "}}")
+FOLDER = GRID.out_dir/"sweep"
 
 
 def done(notebooks): return [f"{FOLDER}/{job.notebook}/{job.name}.done" for job in GRID.jobs if job.notebook in notebooks]

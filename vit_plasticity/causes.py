@@ -221,7 +221,7 @@ def equal_plasticity(
     means = table.groupby("component").plasticity.mean()
     return float(f"{means['fc1'] / means['ln1']:.3g}")
 
-# %% ../nbs/api/13_causes.ipynb #c2798a062
+# %% ../nbs/api/13_causes.ipynb #c27e8747f
 def rescaling_variants(
     equal: dict[str, float], # data set -> `equal_plasticity`
     factors: list[float], # of LN1, with 1 among them
@@ -244,11 +244,16 @@ def rescaling_variants(
                                  for c in (min(factors), 1.0, max(factors)) for function in (("intact", "damaged") if c != 1 else ("intact",))]
     return variants
 
+def _settings(datasets: str, lrs, seeds, protocol: str) -> tuple[list[str], list[float], list[int]]: # of a study: data sets, rates, seeds; the protocol's where None
+    names = [name.strip() for name in datasets.split(",")]
+    settings = protocol_settings(protocol, names[0])
+    return names, parse_numbers("lrs", settings["lrs"] if lrs is None else lrs), parse_numbers("seeds", settings["seeds"] if seeds is None else seeds, integer=True)
+
 def run_rescaling(
     model: str = "vit_mini", # see `load_model`
     datasets: str = "mini/digits,mini/gaussian_noise", # joined by commas, see `load_dataset`
     source: str = "mini/fashion", # images like those of pretraining
-    factors: str | list[float] = "0.125,0.25,0.5,1,2,4,8", # of LN1, with 1 among them
+    factors: str | list[float] = "0.125,0.5,1,2,8", # of LN1, with 1 among them
     lrs: str | list[float] | None = None, # peak rates; None: the protocol's
     seeds: str | list[int] | None = None, # None: the protocol's
     protocol: str = "mini", # see `protocol_settings`
@@ -257,9 +262,7 @@ def run_rescaling(
     **options, # other arguments of `run_finetuning`
 ) -> pd.DataFrame: # see `run_variants` and `rescaling_variants`
     "All runs of the rescaling study."
-    names = [name.strip() for name in datasets.split(",")]
-    settings = protocol_settings(protocol, names[0])
-    factors, lrs, seeds = parse_numbers("factors", factors), parse_numbers("lrs", settings["lrs"] if lrs is None else lrs), parse_numbers("seeds", settings["seeds"] if seeds is None else seeds, integer=True)
+    (names, lrs, seeds), factors = _settings(datasets, lrs, seeds, protocol), parse_numbers("factors", factors)
     if 1 not in factors or min(factors) == 1 or max(factors) == 1 or min(factors) <= 0: raise ValueError(f"`factors` must be above 0 and have 1, a smaller and a larger one among them; got {factors}")
     equal = {name: equal_plasticity(model, name, source, data_dir) for name in names}
     return run_variants(rescaling_variants(equal, factors, lrs, seeds, protocol), processes, model=model, data_dir=data_dir, **options)
@@ -287,14 +290,13 @@ def rescaling_effects(
         for component in ("ln1", "mha"): add(f"damage, {component} trained", factor, value("damage", factor, "damaged", component) - value("damage", factor, "intact", component))
     return pd.DataFrame(found)
 
-# %% ../nbs/api/13_causes.ipynb #c327cf7f7
+# %% ../nbs/api/13_causes.ipynb #c32208486
 def edge(
     rows: pd.DataFrame, # lr, seed, val_accuracy: of one cell
 ) -> str: # "lowest", "highest", or "" inside
     "Where in its grid a cell's best rate lies (the lower one of equals)."
-    means = rows.groupby("lr").val_accuracy.mean()
-    best = means.idxmax()
-    return "lowest" if best == means.index[0] else "highest" if best == means.index[-1] else ""
+    best = select_lr(rows.assign(dataset="", configuration="")).lr.iloc[0]
+    return "lowest" if best == rows.lr.min() else "highest" if best == rows.lr.max() else ""
 
 def search_rates(
     cells: list[tuple[dict, dict]], # labels, and arguments of `run_finetuning` without lr and seed
@@ -303,7 +305,7 @@ def search_rates(
     extensions: int = 4, # how often a cell may get another rate, three times the highest or a third of the lowest
     processes: int = 2, # runs at the same time
     **common, # arguments of all
-) -> pd.DataFrame: # see `run_variants`, with `at_edge`: where the best rate still is, lowest or highest, or ""
+) -> pd.DataFrame: # see `run_variants`; a best rate may still be at an edge, see `select_lr`
     "Finetune each cell at more and more rates, until the best one, by the validation split, is neither the lowest nor the highest."
     check_number("extensions", extensions, minimum=0, integer=True)
     if len(lrs) < 2: raise ValueError(f"`lrs` must hold at least two rates; got {lrs}")
@@ -314,9 +316,9 @@ def search_rates(
             if i in tables: grids[i] = sorted([*grids[i], float(f"{grids[i][0] / 3 if edge(tables[i]) == 'lowest' else grids[i][-1] * 3:.3g}")])
         rows = run_variants([(cells[i][0] | {"cell": i}, cells[i][1] | {"lr": lr, "seed": seed}) for i in waiting for lr in grids[i] for seed in seeds], processes, **common)
         tables |= {i: rows[rows.cell == i] for i in waiting}
-    return pd.concat([tables[i].assign(at_edge=edge(tables[i])) for i in range(len(cells))], ignore_index=True).drop(columns="cell")
+    return pd.concat([tables[i] for i in range(len(cells))], ignore_index=True).drop(columns="cell")
 
-# %% ../nbs/api/13_causes.ipynb #c345f7f4f
+# %% ../nbs/api/13_causes.ipynb #c34dde710
 FAMILIES = {"ln1": ("mha", "scale"), "ln2": ("fc1", "scale")} # LayerNorm -> the component, and its subspace, that moves the same functions
 
 def run_families(
@@ -329,9 +331,7 @@ def run_families(
     **options, # other arguments of `run_finetuning`
 ) -> pd.DataFrame: # see `search_rates`; labels: family, name
     "Each LayerNorm, and what it can do as a part of the component that reads it."
-    names = [name.strip() for name in datasets.split(",")]
-    settings = protocol_settings(protocol, names[0])
-    lrs, seeds = parse_numbers("lrs", settings["lrs"] if lrs is None else lrs), parse_numbers("seeds", settings["seeds"] if seeds is None else seeds, integer=True)
+    names, lrs, seeds = _settings(datasets, lrs, seeds, protocol)
     cells = [({"family": norm, "name": name}, {"dataset": dataset, "component": name, "subspace": subspace, "protocol": protocol, "optimizer": "sgd"}) for dataset in names for norm, (reader, part) in FAMILIES.items() for name, subspace in ((norm, None), (reader, part))]
     return search_rates(cells, lrs, seeds, processes=processes, model=model, **options)
 
@@ -340,13 +340,13 @@ def family_effects(
     margin: float = 0.01, # see `judge`
 ) -> pd.DataFrame: # family, name, effect (its accuracy minus the LayerNorm's, each at its best rate), ci_low, ci_high, n, datasets, at_edge (best rates that are), verdict
     "Does one family of functions finetune differently under another name?"
-    best, found = {key: select_lr(part.rename(columns={"component": "configuration"}).drop(columns="at_edge")) for key, part in rows.groupby(["family", "name"], sort=False)}, []
+    best, found = {key: select_lr(part.rename(columns={"component": "configuration"})) for key, part in rows.groupby(["family", "name"], sort=False)}, []
     for norm, (reader, _) in FAMILIES.items():
         effect = paired_effect(best[norm, reader], best[norm, norm])
         found.append({"family": norm, "name": reader} | effect | {"at_edge": int(sum(part.groupby("dataset").at_edge.first().sum() for part in (best[norm, reader], best[norm, norm]))), "verdict": judge(effect["ci_low"], effect["ci_high"], margin)})
     return pd.DataFrame(found)
 
-# %% ../nbs/api/13_causes.ipynb #c389dc11c
+# %% ../nbs/api/13_causes.ipynb #c38c535d9
 INNER = "+".join(COMPONENTS) # all of a block
 
 def budget_parts(
@@ -370,9 +370,7 @@ def run_budgets(
     **options, # other arguments of `search_rates` and of `run_finetuning`
 ) -> pd.DataFrame: # see `search_rates`; labels: part
     "Every part of `budget_parts` on each data set."
-    names = [name.strip() for name in datasets.split(",")]
-    settings = protocol_settings(protocol, names[0])
-    lrs, seeds = parse_numbers("lrs", settings["lrs"] if lrs is None else lrs), parse_numbers("seeds", settings["seeds"] if seeds is None else seeds, integer=True)
+    names, lrs, seeds = _settings(datasets, lrs, seeds, protocol)
     with torch.device("meta"): empty = load_model(model, pretrained=False)
     cells = [({"part": part}, {"dataset": dataset, "protocol": protocol, "optimizer": "sgd"} | arguments) for dataset in names for part, arguments in budget_parts(empty.embed_dim, len(blocks(empty)))]
     return search_rates(cells, lrs, seeds, processes=processes, model=model, **options)
@@ -381,27 +379,27 @@ def budget_curve(
     rows: pd.DataFrame, # see `run_budgets`
 ) -> pd.DataFrame: # part, component, numbers (trained, head and final norm apart), accuracy (mean over data sets and seeds at the best rates), images_per_s (median), at_edge (best rates that are), lead over LN1 with its interval, n
     "What each part reaches, by the numbers it trains."
-    found, best = [], {part: select_lr(frame.assign(configuration=part).drop(columns="at_edge")) for part, frame in rows.groupby("part", sort=False)}
+    found, best = [], {part: select_lr(frame.assign(configuration=part)) for part, frame in rows.groupby("part", sort=False)}
     for part, chosen in best.items():
         effect = paired_effect(chosen, best["ln1"])
         found.append({"part": part, "component": chosen.component.iloc[0], "numbers": int(chosen.component_parameters.iloc[0]), "accuracy": chosen.groupby("dataset").test_accuracy.mean().mean(), "images_per_s": chosen.images_per_s.median(),
                       "at_edge": int(chosen.groupby("dataset").at_edge.first().sum()), "lead": effect["effect"], "ci_low": effect["ci_low"], "ci_high": effect["ci_high"], "n": effect["n"]})
     return pd.DataFrame(found).sort_values("numbers", ignore_index=True)
 
-# %% ../nbs/api/13_causes.ipynb #c42096784
+# %% ../nbs/api/13_causes.ipynb #c42851c18
 STUDIES = {"rescaling": run_rescaling, "families": run_families, "budgets": run_budgets}
 
 def load_study(
     name: str, # one of STUDIES
     compute: bool, # True: run what is not stored yet, and write the rows; False: read the rows that were written
     model: str = "vit_mini", # see `load_model`
-    out_dir: str | Path | None = None, # of what is computed, see `get_out_dir`
+    out_dir: str | Path | None = None, # see `get_out_dir`
     **options, # other arguments of the study's function
 ) -> pd.DataFrame: # the study's rows
     "The rows of a study."
     check_choice("name", name, STUDIES), check_flag("compute", compute)
     folder = Path(name, Path(model).stem)
-    if not compute: return read_rows(find_out_dir()/folder)
+    if not compute: return read_rows(find_out_dir(out_dir)/folder)
     rows = STUDIES[name](model, out_dir=out_dir, **options)
     save_rows(rows, get_out_dir(out_dir)/folder)
     return rows

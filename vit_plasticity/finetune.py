@@ -544,7 +544,7 @@ def memory_report(
         for name, p in model.named_parameters(): p.requires_grad_(before[name])
     return pd.DataFrame(rows)
 
-# %% ../nbs/api/06_finetune.ipynb #c61ea153a
+# %% ../nbs/api/06_finetune.ipynb #c6180a8f7
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device, normalization: str) -> dict: # what every run depends on
     return model_identity(model, network) | {"dataset": data.name, "data_sha256": data.sha256, "normalization": normalization, "device": device.type}
 
@@ -553,7 +553,13 @@ def _load_network(model: str, classes: int | None, pretrained: bool, seed: int, 
     if head_init == "zeros": nn.init.zeros_(network.head.weight), nn.init.zeros_(network.head.bias)
     return network
 
-# %% ../nbs/api/06_finetune.ipynb #c629eb600
+def _finetune_stored(parameters: dict, out_dir: Path, *arguments, **options) -> Run: # with `arguments` and `options` of `finetune`, unless it is stored
+    checkpoint = out_dir/"finetune"/f".{run_id(parameters)}.pt"
+    run = stored_run("finetune", parameters, lambda: vars(finetune(*arguments, **options, checkpoint=checkpoint, on_checkpoint=functools.partial(note_run, "finetune", parameters, out_dir=out_dir))), out_dir)
+    checkpoint.unlink(missing_ok=True)
+    return run
+
+# %% ../nbs/api/06_finetune.ipynb #c6222010e
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -590,20 +596,15 @@ def run_finetuning(
     _load: Callable = load_dataset,
 ) -> Run: # tables: summary, steps, layers, evaluations, predictions
     "Finetune a component as `finetune` does and store its rows; a run that is stored already is loaded, one that was stopped goes on."
-    check_flag("pretrained", pretrained), check_number("checkpoint_every", checkpoint_every, minimum=1, integer=True)
-    given = {name: value for name, value in locals().items() if name in COMPLETED}
-    complete = functools.partial(complete_settings, protocol, dataset, **given)
+    complete = functools.partial(complete_settings, protocol, dataset, **{name: value for name, value in locals().items() if name in COMPLETED})
+    check_flag("pretrained", pretrained), check_number("checkpoint_every", checkpoint_every, minimum=1, integer=True), parse_rescaling(rescale)
     device, out_dir, crops = get_device(device), get_out_dir(out_dir), complete(n_train=10**9)[0]["crop_scale"] is not None # refused before anything is downloaded
-    rescaling = parse_rescaling(rescale)
     data = _load(dataset, data_dir, image_size(model, img_size), crops=crops)
     training, normalization = complete(n_train=len(data.train.labels))
     network = _load_network(model, len(data.classes), pretrained, seed, normalization, weights, img_size, head_init)
     parameters = _identity(model, network, data, device, normalization) | training | {"pretrained": pretrained, "protocol": protocol, "head_init": head_init, "img_size": img_size} | used(rescale=rescale)
-    if rescaling: rescale_layernorm(network, **rescaling)
-    checkpoint = out_dir/"finetune"/f".{run_id(parameters)}.pt"
-    run = stored_run("finetune", parameters, lambda: vars(finetune(network, data, **training, device=str(device), progress=progress, checkpoint=checkpoint, checkpoint_every=checkpoint_every, on_checkpoint=functools.partial(note_run, "finetune", parameters, out_dir=out_dir))), out_dir)
-    checkpoint.unlink(missing_ok=True)
-    return run
+    if rescale is not None: rescale_layernorm(network, **parse_rescaling(rescale))
+    return _finetune_stored(parameters, out_dir, network, data, **training, device=str(device), progress=progress, checkpoint_every=checkpoint_every)
 
 # %% ../nbs/api/06_finetune.ipynb #c692d62a2
 def run_linear_probe(

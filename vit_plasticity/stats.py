@@ -8,13 +8,12 @@ __all__ = ['ALTERNATIVES', 'compare_predictions', 'select_lr', 'mean_over_seeds'
            'lr_robustness', 'rank_correlations', 'rank_agreement', 'partial_rank_correlation', 'task_regrets',
            'choice_regret', 'compare_regrets']
 
-# %% ../nbs/api/08_stats.ipynb #c03a373ad
+# %% ../nbs/api/08_stats.ipynb #c0381cbbf
 from itertools import permutations
 
 import numpy as np
 import pandas as pd
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from .core import COMPONENTS, check_choice, check_number, check_seed
@@ -204,7 +203,7 @@ def _test(cells: dict[str, pd.DataFrame], first: tuple, second: tuple, alternati
     low, high = _interval(parts, confidence, resamples, seed)
     return {"mean_difference": differences.mean(), "statistic": statistic, "p_value": p_value, "ci_low": low, "ci_high": high, "n": len(differences)}
 
-# %% ../nbs/api/08_stats.ipynb #c3354ba2c
+# %% ../nbs/api/08_stats.ipynb #c33131bd2
 def compare(
     frame: pd.DataFrame, # dataset, configuration, accuracy (fractions or percent, but one unit), and perhaps seed: then the means over seeds are compared
     reference: str = "mha", # the configuration that the others are subtracted from
@@ -221,6 +220,7 @@ def compare(
     _check_bootstrap(confidence, resamples, seed)
     cells = _study(frame, reference, configurations)
     table = pd.DataFrame([{"configuration": name} | _test(cells, (reference,), (name,), alternative, confidence, resamples, seed) for name in cells if name != reference])
+    from statsmodels.stats.multitest import multipletests # here: it takes a second to import
     adjusted = table.p_value if correction == "none" else multipletests(table.p_value, method=correction)[1]
     return table.assign(p_adjusted=adjusted)[["configuration", "mean_difference", "statistic", "p_value", "p_adjusted", "ci_low", "ci_high", "n"]]
 

@@ -11,7 +11,7 @@ __all__ = ['PUBLISHED', 'SETTING', 'TOLD', 'DRAWINGS', 'GROUPS', 'PAPER_BOUNDS',
            'contrast_table', 'contrast_by_dataset', 'spread_table', 'rate_rows', 'rate_losses', 'bounds_table',
            'model_table', 'parameter_table', 'memory_table', 'protocol_table', 'reread_claims', 'save_table']
 
-# %% ../nbs/api/12_tables.ipynb #c0341c736
+# %% ../nbs/api/12_tables.ipynb #c037370f7
 import json, tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
-from statsmodels.stats.multitest import multipletests
 
 from .core import COMPONENTS, CONFIGURATIONS, check_choice, check_number, clone_root, replacing
 from .protocols import MINI_TASKS, protocol_settings
@@ -472,7 +471,7 @@ def bounds_table(
     tell = lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
     return rows.groupby(["dataset", "inputs", "component", "kind"], sort=False).bound.agg(smallest="min", median="median", largest="max").map(tell).reset_index()
 
-# %% ../nbs/api/12_tables.ipynb #c58281a7e
+# %% ../nbs/api/12_tables.ipynb #c589c67fa
 MODELS = {"ViT-Base": "vit_base_patch16_224", "ViT-Large": "vit_large_patch16_224", "ViT-Huge": "vit_huge_patch14_224"} # the paper's, by their architectures' names
 
 def _empty(name: str, classes: int): # a model without memory for its weights
@@ -514,6 +513,7 @@ def memory_table(
     table = parameter_table({model: model}, classes)
     return pd.DataFrame({"configuration": table.configuration, **{name: factor * table.trainable for name, factor in (("gradients", 4), ("sgd", 8), ("adam", 12))}})
 
+# %% ../nbs/api/12_tables.ipynb #c59b8174f
 def protocol_table(
     datasets: tuple[str, ...] = PUBLISHED, # names here
     protocol: str = "paper", # see `protocol_settings`
@@ -522,13 +522,14 @@ def protocol_table(
     rows = [{"dataset": name} | {key: value for key, value in protocol_settings(protocol, name).items() if key in ("steps", "warmup_steps", "batch_size", "eval_every", "lrs", "seeds")} for name in datasets]
     return pd.DataFrame(rows)[["dataset", "steps", "warmup_steps", "batch_size", "eval_every", "lrs", "seeds"]]
 
-# %% ../nbs/api/12_tables.ipynb #c353b2d76
+# %% ../nbs/api/12_tables.ipynb #c63bfe9c6
 TABLE1 = dict(zip(COMPONENTS, (90.8, 90.7, 90.3, 89.9, 89.8))) # the paper's averages, percent
 TITLES = dict(zip(COMPONENTS, ("MHA", "FC1", "FC2", "LN2", "LN1")))
 _CLAIMS = ["claim", "published", "found", "unit", "estimate", "ci_low", "ci_high", "p_value", "p_holm", "n", "verdict"]
 
 def _judge(rows: list[dict]) -> pd.DataFrame: # of one family; `lean`: the sign of what speaks for the claim
     table = pd.DataFrame(rows)
+    from statsmodels.stats.multitest import multipletests
     p_holm = multipletests(table.p_value, method="holm")[1]
     verdict = np.where(p_holm > 0.05, "not decided", np.where(table.lean > 0, "supported", "contradicted"))
     return table.assign(p_holm=p_holm, verdict=verdict)[_CLAIMS]
