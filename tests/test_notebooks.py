@@ -29,7 +29,7 @@ def made_rows(study):
                 "budgets": lambda: [({"part": part}, run | arguments) for part, arguments in causes.budget_parts(64, 6) for run in one]}[study]()
     rows = pd.DataFrame([labels | {name: arguments[name] for name in ("dataset", "component", "lr", "seed")} for labels, arguments in variants])
     accuracy = 0.8 - (rows.lr - 0.2).abs() + 0.001 * (rows.index % 7)
-    return rows.assign(val_accuracy=accuracy, test_accuracy=accuracy, component_parameters=100 + rows.index // 12, images_per_s=900.0, run=[f"{i:016x}" for i in rows.index])
+    return rows.assign(val_accuracy=accuracy, test_accuracy=accuracy, component_parameters=100 + rows.index // 12, activations_bytes=2**20 + rows.index // 12, relative_time=0.5, source_accuracy_before=0.9, source_accuracy=0.8, run=[f"{i:016x}" for i in rows.index])
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

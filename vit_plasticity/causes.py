@@ -6,10 +6,11 @@
 __all__ = ['TRANSFORMS', 'TOLD', 'ARMS', 'EQUAL', 'FAMILIES', 'INNER', 'gradient_criteria', 'measure_criteria',
            'invariance_table', 'run_variants', 'save_rows', 'read_rows', 'paired_effect', 'judge', 'equal_plasticity',
            'rescaling_variants', 'run_rescaling', 'rescaling_effects', 'edge', 'search_rates', 'run_families',
-           'family_effects', 'budget_parts', 'run_budgets', 'budget_curve', 'load_study']
+           'family_effects', 'part_costs', 'budget_parts', 'run_budgets', 'budget_curve', 'load_study']
 
-# %% ../nbs/api/13_causes.ipynb #c0326197b
-import copy, json, math
+# %% ../nbs/api/13_causes.ipynb #c036f9e32
+import copy, json, math, time
+from dataclasses import replace
 from pathlib import Path
 from typing import Callable
 
@@ -23,8 +24,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .bounds import component_bounds
 from .core import COMPONENTS, check_flag, check_number, check_seed, find_out_dir, get_out_dir, parse_numbers, replacing
-from .data import load_dataset
-from .finetune import run_each
+from .data import Split, load_dataset
+from .finetune import finetune, memory_report, run_each
 from .models import balance_attention, blocks, component_parameters, image_size, load_model, permute_hidden, rescale_layernorm
 from .plasticity import measure_plasticity, rates_of_change
 from .protocols import DEFAULTS, PROTOCOLS, protocol_settings
@@ -132,12 +133,12 @@ def invariance_table(
         tables.append(exponent.where(exponent.isna() | (exponent.abs() >= tolerance), 0.0).rename("exponent").reset_index().assign(transform=name))
     return pd.concat(tables, ignore_index=True)[["transform", "component", "criterion", "exponent"]]
 
-# %% ../nbs/api/13_causes.ipynb #c19a33c3a
+# %% ../nbs/api/13_causes.ipynb #c19375663
 def run_variants(
     variants: list[tuple[dict, dict]], # labels, and arguments of `run_finetuning`
     processes: int = 2, # runs at the same time
     **common, # arguments of all
-) -> pd.DataFrame: # the labels, dataset, component, subspace, optimizer, lr, seed, those of TOLD, run, commit, started, wall_time_s; and diverged: its loss became infinite or nan, and its val_accuracy counts as 0
+) -> pd.DataFrame: # the labels, dataset, component, subspace, optimizer, lr, seed, those of TOLD, of runs with a `source` also source_accuracy_before and source_accuracy, run, commit, started, wall_time_s; and diverged: its loss became infinite or nan, and its val_accuracy counts as 0
     "Finetune each variant once and gather the rows; variants with the same arguments share a run."
     if not variants: raise ValueError("`variants` must list at least one run; got none")
     keys = [json.dumps(arguments, sort_keys=True) for _, arguments in variants]
@@ -152,7 +153,7 @@ def run_variants(
 TOLD = ["val_accuracy", "test_accuracy", "clipped", "component_parameters", "trainable_parameters", "peak_memory_bytes", "time_s", "images_per_s"] # of a run's summary
 
 def _rows(runs: list[Run]) -> pd.DataFrame: # one a run, in their order
-    table = combine_runs(runs, "summary", parameters=(), columns=TOLD)
+    table = combine_runs(runs, "summary", parameters=(), columns=TOLD + (["source_accuracy_before", "source_accuracy"] if "source" in runs[0].info["parameters"] else []))
     return table.assign(commit=[run.info["commit"] for run in runs], started=[run.info["started"] for run in runs], wall_time_s=[run.info["wall_time_s"] for run in runs])
 
 # %% ../nbs/api/13_causes.ipynb #c206d9531
@@ -347,7 +348,32 @@ def family_effects(
         found.append({"family": norm, "name": reader} | effect | {"at_edge": int(sum(part.groupby("dataset").at_edge.first().sum() for part in (best[norm, reader], best[norm, norm]))), "verdict": judge(effect["ci_low"], effect["ci_high"], margin)})
     return pd.DataFrame(found)
 
-# %% ../nbs/api/13_causes.ipynb #c38c535d9
+# %% ../nbs/api/13_causes.ipynb #c38c69d8b
+def part_costs(
+    parts: list[tuple[str, dict]], # see `budget_parts`; one of them is "all"
+    model: str = "vit_mini", # see `load_model`
+    dataset: str = "mini/digits", # see `load_dataset`
+    protocol: str = "mini", # whose batches are timed, see `protocol_settings`
+    rounds: int = 3, # of all parts, one after the other, so that what slows the machine slows all
+    steps: int = 6, # of a part in a round; the first is not timed
+    device: str = "auto", # auto, cpu, cuda
+    data_dir: str | Path | None = None, # see `get_data_dir`
+) -> pd.DataFrame: # part, activations_bytes (of one image, kept for the backward pass), relative_time (of a step, to that of `all`: median over rounds)
+    "Memory and time of training each part, on this machine."
+    check_number("rounds", rounds, minimum=1, integer=True), check_number("steps", steps, minimum=2, integer=True)
+    data, settings = load_dataset(dataset, data_dir, image_size(model)), protocol_settings(protocol, dataset)
+    few = replace(data, **{name: Split(*(None if part is None else part[:1] for part in getattr(data, name))) for name in ("val", "test")}) # whose evaluation takes no time
+    network, rows = load_model(model, num_classes=len(data.classes)), []
+    for i in range(rounds):
+        for part, arguments in parts:
+            ends = []
+            finetune(copy.deepcopy(network), few, **arguments, lr=1e-6, steps=steps, batch_size=settings["batch_size"], crop_scale=settings["crop_scale"], device=device, progress=False, on_step=lambda training: ends.append(time.perf_counter()))
+            rows.append((part, i, np.median(np.diff(ends))))
+    seconds = pd.DataFrame(rows, columns=["part", "round", "step_s"]).pivot(index="round", columns="part", values="step_s")
+    memory = {part: memory_report(network, arguments["component"], layers=arguments.get("layers"), subspace=arguments.get("subspace")).activations_bytes[0] for part, arguments in parts}
+    return pd.DataFrame({"part": list(memory), "activations_bytes": memory.values(), "relative_time": seconds.div(seconds["all"], axis=0).median()[list(memory)].to_numpy()})
+
+# %% ../nbs/api/13_causes.ipynb #c391852c8
 INNER = "+".join(COMPONENTS) # all of a block
 
 def budget_parts(
@@ -356,8 +382,7 @@ def budget_parts(
 ) -> list[tuple[str, dict]]: # name, and arguments of `run_finetuning`
     "Whole components and parts of them, from some hundred trainable numbers a block to all."
     parts = [(name, {"component": name}) for name in (*COMPONENTS, "all", "head")]
-    parts += [(f"{name} bias", {"component": name, "subspace": "bias"}) for name in COMPONENTS]
-    kinds = (*(f"entries:{k * width}" for k in (2, 8, 32)), "rows:4", "columns:4", "lora:1", "lora:4")
+    kinds = ("bias", f"entries:{2 * width}", "rows:4", "lora:2", "columns:4", f"entries:{32 * width}")
     parts += [(f"{name} {kind}", {"component": name, "subspace": kind}) for name in ("mha", "fc1", "fc2") for kind in kinds]
     return parts + [(f"last {k}", {"component": INNER, "layers": list(range(depth - k, depth))}) for k in (1, 2)]
 
@@ -368,23 +393,30 @@ def run_budgets(
     seeds: str | list[int] | None = None, # None: the protocol's
     protocol: str = "mini", # see `protocol_settings`
     processes: int = 2, # runs at the same time
+    source: str | None = None, # what the pretrained head classifies, see `run_finetuning`; None: mini/fashion for vit_mini, else what is forgotten is not measured
     **options, # other arguments of `search_rates` and of `run_finetuning`
-) -> pd.DataFrame: # see `search_rates`; labels: part
+) -> pd.DataFrame: # see `search_rates`; labels: part, and its `part_costs`
     "Every part of `budget_parts` on each data set."
     names, lrs, seeds = _settings(datasets, lrs, seeds, protocol)
     with torch.device("meta"): empty = load_model(model, pretrained=False)
-    cells = [({"part": part}, {"dataset": dataset, "protocol": protocol, "optimizer": "sgd"} | arguments) for dataset in names for part, arguments in budget_parts(empty.embed_dim, len(blocks(empty)))]
-    return search_rates(cells, lrs, seeds, processes=processes, model=model, **options)
+    parts = budget_parts(empty.embed_dim, len(blocks(empty)))
+    cells = [({"part": part}, {"dataset": dataset, "protocol": protocol, "optimizer": "sgd"} | arguments) for dataset in names for part, arguments in parts]
+    source = "mini/fashion" if source is None and model == "vit_mini" else source
+    rows = search_rates(cells, lrs, seeds, processes=processes, model=model, source=source, **options)
+    return rows.merge(part_costs(parts, model, names[0], protocol, **{name: options[name] for name in ("device", "data_dir") if name in options}), on="part")
 
 def budget_curve(
     rows: pd.DataFrame, # see `run_budgets`
-) -> pd.DataFrame: # part, component, numbers (trained, head and final norm apart), accuracy (mean over data sets and seeds at the best rates), images_per_s (median), at_edge (best rates that are), lead over LN1 with its interval, n
-    "What each part reaches, by the numbers it trains."
+) -> pd.DataFrame: # part, component, numbers (trained, head and final norm apart), accuracy (mean over data sets and seeds at the best rates), lead over LN1 with ci_low, ci_high and n, at_edge (best rates that are), activations_bytes, relative_time; source_change (of accuracy on what the pretrained head classifies), source_low, source_high, where it was measured
+    "What each part reaches at its best rates, what it costs and what it forgets, by the numbers it trains."
     found, best = [], {part: select_lr(frame.assign(configuration=part)) for part, frame in rows.groupby("part", sort=False)}
     for part, chosen in best.items():
         effect = paired_effect(chosen, best["ln1"])
-        found.append({"part": part, "component": chosen.component.iloc[0], "numbers": int(chosen.component_parameters.iloc[0]), "accuracy": chosen.groupby("dataset").test_accuracy.mean().mean(), "images_per_s": chosen.images_per_s.median(),
-                      "at_edge": int(chosen.groupby("dataset").at_edge.first().sum()), "lead": effect["effect"], "ci_low": effect["ci_low"], "ci_high": effect["ci_high"], "n": effect["n"]})
+        found.append({"part": part, "component": "last blocks" if chosen.component.iloc[0] == INNER else chosen.component.iloc[0], "numbers": int(chosen.component_parameters.iloc[0]), "accuracy": chosen.groupby("dataset").test_accuracy.mean().mean(),
+                      "lead": effect["effect"], "ci_low": effect["ci_low"], "ci_high": effect["ci_high"], "n": effect["n"], "at_edge": int(chosen.groupby("dataset").at_edge.first().sum()), "activations_bytes": chosen.activations_bytes.iloc[0], "relative_time": chosen.relative_time.iloc[0]})
+        if "source_accuracy" in chosen:
+            lost = paired_effect(chosen, chosen.assign(source_accuracy=chosen.source_accuracy_before), "source_accuracy")
+            found[-1] |= {"source_change": lost["effect"], "source_low": lost["ci_low"], "source_high": lost["ci_high"]}
     return pd.DataFrame(found).sort_values("numbers", ignore_index=True)
 
 # %% ../nbs/api/13_causes.ipynb #c42821fdb

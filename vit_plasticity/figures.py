@@ -437,24 +437,27 @@ def plot_rescaling(
     figure.legend(*axes[0][0].get_legend_handles_labels(), title="LN1 times c", loc="outside right upper", fontsize="small")
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c4089f56e
+# %% ../nbs/api/09_figures.ipynb #c40ec2971
+_COSTS = {"numbers": "numbers trained in the blocks", "activations_bytes": "activations of an image (MiB)", "relative_time": "time of a step, all = 1", "source_change": "change on the source (points)"}
+
 def plot_budgets(
-    curve: pd.DataFrame, # part, component, numbers (trained), lead, ci_low, ci_high: a row a part
-    ax: Axes | None = None, # to draw on
-) -> Axes:
-    "The lead of every part of a component over LN1, against how many numbers it trains."
+    curve: pd.DataFrame, # part, component, lead, ci_low, ci_high, numbers (trained), and if there are activations_bytes, relative_time, source_change: a row a part
+) -> Figure:
+    "The lead of every part of a component over LN1, against what it costs: a panel a cost."
     _check_frame("curve", curve, ("part", "component", "numbers", "lead", "ci_low", "ci_high"), once=("part",), full=("numbers", "lead"))
-    ax, inside = _new_axes(ax, 3.6), curve[curve.numbers > 0]
-    styles = _styles(inside.component)
-    for name, style in styles.items():
-        part = inside[inside.component == name]
-        ax.errorbar(part.numbers, part.lead, [part.lead - part.ci_low, part.ci_high - part.lead], ls="", ms=5, lw=1, **style)
-    for _, row in curve[curve.numbers == 0].iterrows(): ax.axhline(row.lead, color="0.5", ls=":", label=row.part)
-    ax.axhline(0, color="0.8", lw=0.8, zorder=0)
-    ax.set(xscale="log", xlabel="numbers trained in the blocks", ylabel="lead over LN1 (points)")
-    ax.yaxis.set_major_formatter(lambda value, position: f"{100 * value:g}")
-    ax.legend(fontsize="small", ncols=2)
-    return ax
+    costs = [cost for cost in _COSTS if cost in curve]
+    figure, axes = plt.subplots(1, len(costs), figsize=(2.9 * len(costs) + 1.4, 3.4), layout="constrained", sharey=True, squeeze=False)
+    for ax, cost in zip(axes[0], costs):
+        for name, style in _styles(curve.component).items():
+            part = curve[(curve.component == name) & ((curve.numbers > 0) | (cost != "numbers"))]
+            ax.errorbar(part[cost] * {"activations_bytes": 2**-20, "source_change": 100}.get(cost, 1), part.lead, [part.lead - part.ci_low, part.ci_high - part.lead], ls="", ms=5, lw=1, **style)
+        ax.set(xscale="log" if cost == "numbers" else "linear", xlabel=_COSTS[cost])
+        ax.axhline(0, color="0.8", lw=0.8, zorder=0)
+    for _, row in curve[curve.numbers == 0].iterrows(): axes[0][0].axhline(row.lead, color=_styles(curve.component)[row.component]["color"], ls=":") # no place on a logarithmic axis
+    axes[0][0].set_ylabel("lead over LN1 (points)")
+    axes[0][0].yaxis.set_major_formatter(lambda value, position: f"{100 * value:g}")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    return figure
 
 # %% ../nbs/api/09_figures.ipynb #c36eebfbf
 _MEASURED = {"grad_norm": "gradient norm before clipping", "component_grad_norm": "gradient norm of the component before clipping", "val_loss": "validation loss", "loss": "training loss", "val_accuracy": "validation accuracy"}

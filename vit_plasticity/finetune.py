@@ -8,7 +8,7 @@ __all__ = ['SAVE_AFTER', 'POOLINGS', 'PROBES', 'lr_factor', 'make_optimizers', '
            'run_finetuning', 'run_linear_probe', 'run_grid', 'run_each', 'run_cell', 'loss_landscape',
            'run_loss_landscape']
 
-# %% ../nbs/api/06_finetune.ipynb #c03936990
+# %% ../nbs/api/06_finetune.ipynb #c035b8328
 import contextlib, copy, functools, hashlib, inspect, itertools, math, os, signal, sys, threading, time, warnings
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from torch.nn.utils import clip_grads_with_norm_
 from tqdm import tqdm
 
 from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir, parse_components, replacing, seeded
-from .data import Dataset, load_dataset, preprocess, training_batches
+from .data import Dataset, Split, load_dataset, preprocess, training_batches
 from .models import (blocks, component_parameters, image_size, input_config, is_hooked, load_model, model_identity, model_maps,
     rescale_layernorm, set_trainable)
 from .protocols import COMPLETED, DEFAULTS, DTYPES, NORMALIZATIONS, OPTIMIZERS, SCHEDULES, cell_runs, check_training, combinations, complete_settings, parse_layers, parse_rescaling, plan_run, used
@@ -507,7 +507,7 @@ def linear_probe(
     else: prediction = _sgd_probe(epoch, len(data.classes), seed)(torch.from_numpy(test)).argmax(1).numpy()
     return pd.DataFrame({"image": np.arange(len(data.test.labels)), "label": data.test.labels.numpy(), "prediction": prediction})
 
-# %% ../nbs/api/06_finetune.ipynb #c568736fd
+# %% ../nbs/api/06_finetune.ipynb #c541ca07f
 def _saved_bytes(model: nn.Module, images: Tensor) -> int: # activations that the backward pass of a loss on these images keeps
     own, saved = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}, {}
     def pack(tensor):
@@ -526,6 +526,7 @@ def memory_report(
     batch_size: int = 1, # images in memory at a time
     final_norm: bool = True, # see `finetune`
     layers: str | list[int] | None = None, # see `finetune`; for what lies in no block, and head, it has no meaning
+    subspace: str | None = None, # see `finetune`; of a tensor that trains in part, gradient and states are held whole
 ) -> pd.DataFrame: # a row a component: component, trainable_parameters, weights_bytes (of the whole model), gradients_bytes, optimizer_bytes, activations_bytes
     "Memory that finetuning each component takes, in float32: weights, gradients and optimizer states are exact, activations are those of one batch on this machine. The model's trainable parameters are put back."
     check_number("batch_size", batch_size, minimum=1, integer=True), check_flag("final_norm", final_norm), check_choice("optimizer", optimizer, OPTIMIZERS)
@@ -534,17 +535,18 @@ def memory_report(
     size, device = input_config(model).size, next(model.parameters()).device
     try:
         for component in components:
-            counts = set_trainable(model, component, final_norm, None if component in ("head", "emb") else layers)
-            trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+            network = copy.deepcopy(model) if subspace else model # to which a subspace may add
+            counts = set_trainable(network, component, final_norm, None if component in ("head", "emb") else layers, subspace)
+            trainable = {name: p for name, p in network.named_parameters() if p.requires_grad}
             states = {name: 1 if optimizer == "sgd" or optimizer == "muon" and _is_matrix(name, p) else 2 for name, p in trainable.items()} # numbers kept for each weight
-            rows.append({"component": component, "trainable_parameters": counts.total, "weights_bytes": 4 * sum(p.numel() for p in model.parameters()), "gradients_bytes": 4 * counts.total,
+            rows.append({"component": component, "trainable_parameters": counts.total, "weights_bytes": 4 * sum(p.numel() for p in network.parameters()), "gradients_bytes": 4 * sum(p.numel() for p in trainable.values()),
                          "optimizer_bytes": 4 * sum(p.numel() * states[name] for name, p in trainable.items()),
-                         "activations_bytes": _saved_bytes(model, torch.zeros(batch_size, 3, size, size, device=device))})
+                         "activations_bytes": _saved_bytes(network, torch.zeros(batch_size, 3, size, size, device=device))})
     finally:
         for name, p in model.named_parameters(): p.requires_grad_(before[name])
     return pd.DataFrame(rows)
 
-# %% ../nbs/api/06_finetune.ipynb #c6180a8f7
+# %% ../nbs/api/06_finetune.ipynb #c61eef686
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device, normalization: str) -> dict: # what every run depends on
     return model_identity(model, network) | {"dataset": data.name, "data_sha256": data.sha256, "normalization": normalization, "device": device.type}
 
@@ -553,13 +555,22 @@ def _load_network(model: str, classes: int | None, pretrained: bool, seed: int, 
     if head_init == "zeros": nn.init.zeros_(network.head.weight), nn.init.zeros_(network.head.bias)
     return network
 
-def _finetune_stored(parameters: dict, out_dir: Path, *arguments, **options) -> Run: # with `arguments` and `options` of `finetune`, unless it is stored
+def _source_accuracy(network: nn.Module, head: nn.Module, split: Split) -> float: # of this body with another head
+    own, network.head = network.head, head.to(next(network.parameters()).device)
+    try: return (predict(network, split.images).argmax(1) == split.labels).double().mean().item()
+    finally: network.head = own
+
+def _finetune_stored(parameters: dict, out_dir: Path, kept: Callable[[nn.Module], float] | None, network: nn.Module, data: Dataset, **options) -> Run: # with `options` of `finetune`, unless it is stored; what is `kept` is measured before and after
     checkpoint = out_dir/"finetune"/f".{run_id(parameters)}.pt"
-    run = stored_run("finetune", parameters, lambda: vars(finetune(*arguments, **options, checkpoint=checkpoint, on_checkpoint=functools.partial(note_run, "finetune", parameters, out_dir=out_dir))), out_dir)
+    def compute():
+        before = {} if kept is None else {"source_accuracy_before": kept(network)}
+        tables = vars(finetune(network, data, **options, checkpoint=checkpoint, on_checkpoint=functools.partial(note_run, "finetune", parameters, out_dir=out_dir)))
+        return tables if kept is None else tables | {"summary": tables["summary"].assign(**before, source_accuracy=kept(network))}
+    run = stored_run("finetune", parameters, compute, out_dir)
     checkpoint.unlink(missing_ok=True)
     return run
 
-# %% ../nbs/api/06_finetune.ipynb #c6222010e
+# %% ../nbs/api/06_finetune.ipynb #c62be8d51
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -591,6 +602,7 @@ def run_finetuning(
     clip_norm: float | None = 1.0, # see `finetune`
     subspace: str | None = None, # see `finetune`
     rescale: str | None = None, # a LayerNorm and a factor, such as "ln1:4": multiply it before training and divide what reads it; "ln1:4:alone": without the division, which damages the function
+    source: str | None = None, # a data set that the pretrained head classifies: what the model still knows of its test split afterwards, with that head put back, see `source_accuracy` in the summary
     checkpoint_every: int = 500, # steps between checkpoints; there is one every minute as well
     progress: bool = True, # show progress bars
     _load: Callable = load_dataset,
@@ -602,9 +614,14 @@ def run_finetuning(
     data = _load(dataset, data_dir, image_size(model, img_size), crops=crops)
     training, normalization = complete(n_train=len(data.train.labels))
     network = _load_network(model, len(data.classes), pretrained, seed, normalization, weights, img_size, head_init)
-    parameters = _identity(model, network, data, device, normalization) | training | {"pretrained": pretrained, "protocol": protocol, "head_init": head_init, "img_size": img_size} | used(rescale=rescale)
+    parameters = _identity(model, network, data, device, normalization) | training | {"pretrained": pretrained, "protocol": protocol, "head_init": head_init, "img_size": img_size} | used(rescale=rescale, source=source)
+    kept = None
+    if source is not None:
+        before, pretraining = _load_network(model, None, pretrained, seed, normalization, weights, img_size), _load(source, data_dir, image_size(model, img_size))
+        if before.num_classes != len(pretraining.classes): raise ValueError(f"`source` must be a data set that the pretrained head, of {before.num_classes} classes, classifies; {source} has {len(pretraining.classes)}; give None to leave it out")
+        kept, parameters = functools.partial(_source_accuracy, head=before.head, split=pretraining.test), parameters | {"source_sha256": pretraining.sha256}
     if rescale is not None: rescale_layernorm(network, **parse_rescaling(rescale))
-    return _finetune_stored(parameters, out_dir, network, data, **training, device=str(device), progress=progress, checkpoint_every=checkpoint_every)
+    return _finetune_stored(parameters, out_dir, kept, network, data, **training, device=str(device), progress=progress, checkpoint_every=checkpoint_every)
 
 # %% ../nbs/api/06_finetune.ipynb #c692d62a2
 def run_linear_probe(

@@ -138,10 +138,10 @@ def complete_settings(
     training |= {name: kind(training[name]) for name, kind in (("head_lr", float), ("micro_batch", int), ("clip_norm", float)) if training[name] not in (None, "auto")} | same
     return training | {name: kind(training[name]) for name, kind in (("lr", float), ("steps", int), ("warmup_steps", int), ("batch_size", int), ("eval_every", int), ("seed", int))}, normalization # one value, one run
 
-# %% ../nbs/api/01_protocols.ipynb #c19819a97
+# %% ../nbs/api/01_protocols.ipynb #c194de529
 COMPLETED = ("component", "optimizer", "lr", "steps", "warmup_steps", "batch_size", "eval_every", "seed", "final_norm", "normalization", "augment", "layers", "schedule", "head_lr", "head_init", "micro_batch", "dtype", "compile", "clip_norm", "subspace") # what `complete_settings` reads
 DEFAULTS = dict(component="mha", model="vit_mini", dataset="mini/digits", pretrained=True, optimizer=None, lr=None, steps=None, warmup_steps=None, batch_size=None, seed=0, protocol="mini", device="auto", data_dir=None, out_dir=None, final_norm=True, normalization=None, augment=None, layers=None,
-                schedule="cosine", head_lr=None, head_init="default", micro_batch=None, dtype="float32", compile=False, weights=None, img_size=None, eval_every=None, clip_norm=1.0, subspace=None, rescale=None, checkpoint_every=500) # of `run_finetuning`
+                schedule="cosine", head_lr=None, head_init="default", micro_batch=None, dtype="float32", compile=False, weights=None, img_size=None, eval_every=None, clip_norm=1.0, subspace=None, rescale=None, source=None, checkpoint_every=500) # of `run_finetuning`
 
 def used(**options) -> dict:
     "Options that are given: what earlier runs don't know is left out where it is not used, so that they keep their names."
@@ -155,7 +155,7 @@ def plan_run(
     run = DEFAULTS | arguments
     training, normalization = complete_settings(run["protocol"], run["dataset"], n_train, **{name: run[name] for name in COMPLETED})
     parse_rescaling(run["rescale"])
-    return training | {"normalization": normalization} | {name: run[name] for name in ("model", "dataset", "pretrained", "protocol", "head_init", "img_size")} | used(rescale=run["rescale"])
+    return training | {"normalization": normalization} | {name: run[name] for name in ("model", "dataset", "pretrained", "protocol", "head_init", "img_size")} | used(rescale=run["rescale"], source=run["source"])
 
 def combinations(
     lists: dict, # arguments of `run_finetuning`, each a value or several
