@@ -6,9 +6,9 @@
 __all__ = ['LABELS', 'COLORS', 'MARKERS', 'FORMATS', 'plot_layers', 'plot_distribution', 'plot_measures', 'plot_scale',
            'plot_dependence', 'plot_training', 'plot_accuracy', 'plot_bounds', 'plot_tightness', 'plot_growth',
            'plot_pretraining_gain', 'plot_images', 'plot_landscape', 'plot_accuracy_by_dataset', 'plot_robustness',
-           'plot_lr_curves', 'plot_rescaling', 'plot_budgets', 'plot_dynamics', 'plot_differences', 'plot_claims',
-           'plot_profiles', 'plot_plasticity_by_dataset', 'plot_layers_by_dataset', 'plot_rank_agreement',
-           'plot_memory', 'save_figure']
+           'plot_lr_curves', 'plot_rescaling', 'plot_budgets', 'plot_regrets', 'plot_dynamics', 'plot_differences',
+           'plot_claims', 'plot_profiles', 'plot_plasticity_by_dataset', 'plot_layers_by_dataset',
+           'plot_rank_agreement', 'plot_memory', 'save_figure']
 
 # %% ../nbs/api/09_figures.ipynb #c03b7dbef
 import math
@@ -457,6 +457,28 @@ def plot_budgets(
     axes[0][0].set_ylabel("lead over LN1 (points)")
     axes[0][0].yaxis.set_major_formatter(lambda value, position: f"{100 * value:g}")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    return figure
+
+# %% ../nbs/api/09_figures.ipynb #c4336f3a5
+def plot_regrets(
+    table: pd.DataFrame, # criterion, regret, ci_low, ci_high (fractions), n (tasks), and part if there are several; perhaps regret_crossfit: a row a criterion or choice
+) -> Figure:
+    "Mean regret of each criterion's choice with its interval, and crossfitted (hollow); choices that measure nothing are grey."
+    keys = [*(["part"] if "part" in table else []), "criterion"]
+    _check_frame("table", table, (*keys, "regret", "ci_low", "ci_high", "n"), once=keys, full=(*keys, "regret", "n"))
+    parts = dict(iter(table.groupby("part", sort=False))) if "part" in table else {"": table}
+    names = list(dict.fromkeys(name for part in parts.values() for name in part.sort_values("regret", kind="stable").criterion))
+    figure, axes = plt.subplots(1, len(parts), figsize=(1.6 + 2.9 * len(parts), 0.9 + 0.2 * len(names)), sharey=True, squeeze=False, layout="constrained")
+    for (title, part), ax in zip(parts.items(), axes[0]):
+        places, plain = part.criterion.map(names.index).to_numpy(), (part.criterion.str.startswith("always ") | part.criterion.isin(["best elsewhere", "random"])).to_numpy()
+        for chosen, color in ((~plain, _PALETTE[0]), (plain, "0.5")):
+            rows, y = part[chosen], places[chosen]
+            ax.errorbar(rows.regret, y, xerr=[(rows.regret - rows.ci_low).clip(lower=0), (rows.ci_high - rows.regret).clip(lower=0)], ls="", marker="o", ms=4, lw=1, color=color) # a percentile interval need not hold the mean
+            if "regret_crossfit" in rows: ax.plot(rows.regret_crossfit, y, ls="", marker="o", ms=4, mfc="none", color=color)
+        ax.set_title(f"{title} ({part.n.iloc[0]} tasks)".strip(), fontsize="small")
+        ax.axvline(0, color="0.8", lw=0.8, zorder=0), ax.xaxis.set_major_formatter(_percent)
+    axes[0][0].set_yticks(range(len(names)), names, fontsize="small"), axes[0][0].invert_yaxis()
+    figure.supxlabel("regret (points of test accuracy)", fontsize="small")
     return figure
 
 # %% ../nbs/api/09_figures.ipynb #c36eebfbf
