@@ -105,11 +105,11 @@ def _trials(rows: pd.DataFrame, out_dir) -> pd.Series: # the value of each run: 
         return last.val_accuracy - 1e-6 * last.val_loss
     return rows.run.map({run: value(run) for run in rows.run.dropna().unique()}).fillna(-1.0)
 
-# %% ../nbs/api/15_prediction.ipynb #c167f4ca7
+# %% ../nbs/api/15_prediction.ipynb #c16161f41
 def prediction_variants(
     tasks: list[tuple[str, str, str, str]], # part, name of the model, what `load_model` takes, data set
-    lrs: list[float], # peak rates
-    seeds: list[int],
+    lrs: list[float] | None = None, # peak rates; None: the protocol's without the lowest and the highest
+    seeds: list[int] | None = None, # None: the protocol's first two
     protocol: str = "mini", # see `protocol_settings`
     steps: int | None = None, # of a run; None: the protocol's
     trial_steps: int = 20, # of a trial
@@ -117,13 +117,14 @@ def prediction_variants(
     "The finetuning runs of a study: accuracies of the part `models`, and a trial of each component of every task."
     variants = []
     for part, name, path, dataset in tasks:
-        one = {"model": path, "dataset": dataset, "protocol": protocol, "optimizer": "sgd"}
+        one, settings = {"model": path, "dataset": dataset, "protocol": protocol, "optimizer": "sgd"}, protocol_settings(protocol, dataset, "sgd")
+        grid = [{"lr": lr, "seed": seed} for lr in lrs or settings["lrs"][1:-1] for seed in seeds or settings["seeds"][:2]]
         for component in COMPONENTS:
-            if part == "models": variants += [({"part": part, "kind": "accuracy", "model": name}, one | {"component": component, "steps": steps, "lr": lr, "seed": seed}) for lr in lrs for seed in seeds]
-            variants.append(({"part": part, "kind": "criterion", "model": name}, one | {"component": component, "steps": trial_steps, "lr": protocol_settings(protocol, dataset)["lr"], "seed": 0}))
+            if part == "models": variants += [({"part": part, "kind": "accuracy", "model": name}, one | {"component": component, "steps": steps} | run) for run in grid]
+            variants.append(({"part": part, "kind": "criterion", "model": name}, one | {"component": component, "steps": trial_steps, "lr": settings["lr"], "seed": 0}))
     return variants
 
-# %% ../nbs/api/15_prediction.ipynb #c192c7d8a
+# %% ../nbs/api/15_prediction.ipynb #c19ecee71
 def _tidy(tasks: list, variants: pd.DataFrame, measured: list[Run], out_dir) -> pd.DataFrame: # rows of the runs and of the criteria
     runs = variants.rename(columns={"component": "configuration"}).assign(criterion=np.where(variants.kind == "criterion", "trial", ""), value=variants.test_accuracy)
     trial = runs.kind == "criterion"
@@ -133,15 +134,15 @@ def _tidy(tasks: list, variants: pd.DataFrame, measured: list[Run], out_dir) -> 
     tables = [run.table("criteria").rename(columns={"component": "configuration"}).astype({"configuration": str}).assign(**labels) for labels, run in zip(told, measured)]
     return pd.concat([runs[COLUMNS], *(table[COLUMNS] for table in tables)], ignore_index=True)
 
-def _plan(model: str, siblings: str | None, datasets: str, lrs, seeds, protocol: str) -> tuple: # names of models, those of siblings, data sets, rates, seeds
+def _plan(model: str, siblings: str | None, datasets: str, lrs, seeds, protocol: str) -> tuple: # names of models, is it the shipped one with siblings, data sets, rates, seeds
     names = [name.strip() for name in datasets.split(",")]
-    for name in names: check_dataset("datasets", name)
-    settings, own = protocol_settings(protocol, names[0]), model == "vit_mini"
+    for name in names: check_dataset("datasets", name), protocol_settings(protocol, name)
+    own = model == "vit_mini"
     if siblings is not None and not own: raise ValueError(f"`siblings` must be None where `model` is not vit_mini, whose siblings they are; got {siblings!r} and {model!r}")
     models = [name.strip() for name in ((SIBLINGS if siblings is None else siblings) if own else model).split(",")]
     for name in models: parse_sibling(name) if own else image_size(name)
     if len(set(models)) < len(models) or len(set(names)) < len(names): raise ValueError(f"`model`, `siblings` and `datasets` must have each name once; got {models} and {names}")
-    return models, own, names, parse_numbers("lrs", settings["lrs"][1:-1] if lrs is None else lrs), parse_numbers("seeds", settings["seeds"][:2] if seeds is None else seeds, integer=True)
+    return models, own, names, None if lrs is None else parse_numbers("lrs", lrs), None if seeds is None else parse_numbers("seeds", seeds, integer=True)
 
 # %% ../nbs/api/15_prediction.ipynb #c207a60e2
 def run_prediction(
@@ -201,11 +202,11 @@ def prediction_table(
         tables.append(table.assign(part=part).sort_values("regret", kind="stable"))
     return pd.concat(tables, ignore_index=True)[["part", *tables[0].columns.drop("part")]]
 
-# %% ../nbs/api/15_prediction.ipynb #c28d155fc
+# %% ../nbs/api/15_prediction.ipynb #c28da6c87
 def prediction_tests(
     rows: pd.DataFrame, # see `run_prediction`
     reference: str = "embedding", # a criterion or choice; default: the paper's plasticity
-    compared: tuple[str, ...] = ("always mha", "random"), # criteria or choices
+    compared: tuple[str, ...] | None = ("always mha", "random"), # criteria or choices; None: the (other) criteria
     margin: float = 0.01, # the smallest difference that matters, of accuracy
     signs: str = "given", # see `task_regrets`
     resamples: int = 10_000, # of the bootstrap over tasks
@@ -215,7 +216,7 @@ def prediction_tests(
     tables = []
     for part, several in rows.groupby("part", sort=False):
         criteria, accuracy, _ = prediction_frames(several)
-        table = compare_regrets(criteria, accuracy, reference, list(compared), signs, unit="task", resamples=resamples)
+        table = compare_regrets(criteria, accuracy, reference, compared if compared is None else list(compared), signs, unit="task", resamples=resamples)
         told = ["larger" if difference > 0 else "smaller" for difference in table.mean_difference]
         verdict = ["none" if judge(row.ci_low, row.ci_high, margin) == "none" else side if row.p_adjusted <= 0.05 else "undecided" for row, side in zip(table.itertuples(), told)]
         tables.append(table.assign(part=part, verdict=verdict))
