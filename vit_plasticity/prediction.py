@@ -124,7 +124,7 @@ def prediction_variants(
             variants.append(({"part": part, "kind": "criterion", "model": name}, one | {"component": component, "steps": trial_steps, "lr": settings["lr"], "seed": 0}))
     return variants
 
-# %% ../nbs/api/15_prediction.ipynb #c19ecee71
+# %% ../nbs/api/15_prediction.ipynb #c191f5c33
 def _tidy(tasks: list, variants: pd.DataFrame, measured: list[Run], out_dir) -> pd.DataFrame: # rows of the runs and of the criteria
     runs = variants.rename(columns={"component": "configuration"}).assign(criterion=np.where(variants.kind == "criterion", "trial", ""), value=variants.test_accuracy)
     trial = runs.kind == "criterion"
@@ -142,6 +142,7 @@ def _plan(model: str, siblings: str | None, datasets: str, lrs, seeds, protocol:
     models = [name.strip() for name in ((SIBLINGS if siblings is None else siblings) if own else model).split(",")]
     for name in models: parse_sibling(name) if own else image_size(name)
     if len(set(models)) < len(models) or len(set(names)) < len(names): raise ValueError(f"`model`, `siblings` and `datasets` must have each name once; got {models} and {names}")
+    if len(models) * len(names) < 2: raise ValueError(f"`datasets` must name at least two where there is one model, as regrets are compared over tasks; got {datasets!r}: add a data set, or a model")
     return models, own, names, None if lrs is None else parse_numbers("lrs", lrs), None if seeds is None else parse_numbers("seeds", seeds, integer=True)
 
 # %% ../nbs/api/15_prediction.ipynb #c207a60e2
