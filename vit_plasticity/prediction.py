@@ -145,14 +145,14 @@ def _plan(model: str, siblings: str | None, datasets: str, lrs, seeds, protocol:
     if len(models) * len(names) < 2: raise ValueError(f"`datasets` must name at least two where there is one model, as regrets are compared over tasks; got {datasets!r}: add a data set, or a model")
     return models, own, names, None if lrs is None else parse_numbers("lrs", lrs), None if seeds is None else parse_numbers("seeds", seeds, integer=True)
 
-# %% ../nbs/api/15_prediction.ipynb #c207a60e2
+# %% ../nbs/api/15_prediction.ipynb #c20318cf5
 def run_prediction(
     model: str = "vit_mini", # see `load_model`; vit_mini: the replication and siblings; else one or several joined by commas
     datasets: str = "mini/digits,mini/gaussian_noise,mini/typefaces,mini/fluent", # of the part `models`, joined by commas
     source: str = "mini/fashion", # images like those of pretraining
     siblings: str | None = None, # see `parse_sibling`, joined by commas; None: SIBLINGS for vit_mini
-    lrs: str | list[float] | None = None, # peak rates; None: the protocol's without the lowest and the highest
-    seeds: str | list[int] | None = None, # None: the protocol's first two
+    lrs: str | float | list[float] | None = None, # peak rates; None: the protocol's without the lowest and the highest
+    seeds: str | int | list[int] | None = None, # None: the protocol's first two
     steps: int | None = None, # of the runs; None: the protocol's
     trial_steps: int = 20, # of the trials
     n_images: int = 128, # of each side, for the criteria
