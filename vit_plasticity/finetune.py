@@ -546,7 +546,7 @@ def memory_report(
         for name, p in model.named_parameters(): p.requires_grad_(before[name])
     return pd.DataFrame(rows)
 
-# %% ../nbs/api/06_finetune.ipynb #c61eef686
+# %% ../nbs/api/06_finetune.ipynb #c61b71414
 def _identity(model: str, network: nn.Module, data: Dataset, device: torch.device, normalization: str) -> dict: # what every run depends on
     return model_identity(model, network) | {"dataset": data.name, "data_sha256": data.sha256, "normalization": normalization, "device": device.type}
 
@@ -560,6 +560,10 @@ def _source_accuracy(network: nn.Module, head: nn.Module, split: Split) -> float
     try: return (predict(network, split.images).argmax(1) == split.labels).double().mean().item()
     finally: network.head = own
 
+def _keeping(source: Dataset, network: nn.Module) -> tuple[Callable, dict]: # what measures the accuracy on `source` with the pretrained network's head, and what it adds to a run's parameters
+    if network.num_classes != len(source.classes): raise ValueError(f"`source` must be a data set that the pretrained head, of {network.num_classes} classes, classifies; {source.name} has {len(source.classes)}; give None to leave it out")
+    return functools.partial(_source_accuracy, head=network.head, split=source.test), {"source": source.name, "source_sha256": source.sha256}
+
 def _finetune_stored(parameters: dict, out_dir: Path, kept: Callable[[nn.Module], float] | None, network: nn.Module, data: Dataset, **options) -> Run: # with `options` of `finetune`, unless it is stored; what is `kept` is measured before and after
     checkpoint = out_dir/"finetune"/f".{run_id(parameters)}.pt"
     def compute():
@@ -570,7 +574,7 @@ def _finetune_stored(parameters: dict, out_dir: Path, kept: Callable[[nn.Module]
     checkpoint.unlink(missing_ok=True)
     return run
 
-# %% ../nbs/api/06_finetune.ipynb #c62be8d51
+# %% ../nbs/api/06_finetune.ipynb #c6280b0fc
 def run_finetuning(
     component: str = "mha", # see `finetune`
     model: str = "vit_mini", # see `load_model`
@@ -610,18 +614,12 @@ def run_finetuning(
     "Finetune a component as `finetune` does and store its rows; a run that is stored already is loaded, one that was stopped goes on."
     complete = functools.partial(complete_settings, protocol, dataset, **{name: value for name, value in locals().items() if name in COMPLETED})
     check_flag("pretrained", pretrained), check_number("checkpoint_every", checkpoint_every, minimum=1, integer=True), parse_rescaling(rescale)
-    device, out_dir, crops = get_device(device), get_out_dir(out_dir), complete(n_train=10**9)[0]["crop_scale"] is not None # refused before anything is downloaded
-    data = _load(dataset, data_dir, image_size(model, img_size), crops=crops)
+    device, out_dir, data = get_device(device), get_out_dir(out_dir), _load(dataset, data_dir, image_size(model, img_size), crops=complete(n_train=10**9)[0]["crop_scale"] is not None) # refused before anything is downloaded
     training, normalization = complete(n_train=len(data.train.labels))
     network = _load_network(model, len(data.classes), pretrained, seed, normalization, weights, img_size, head_init)
-    parameters = _identity(model, network, data, device, normalization) | training | {"pretrained": pretrained, "protocol": protocol, "head_init": head_init, "img_size": img_size} | used(rescale=rescale, source=source)
-    kept = None
-    if source is not None:
-        before, pretraining = _load_network(model, None, pretrained, seed, normalization, weights, img_size), _load(source, data_dir, image_size(model, img_size))
-        if before.num_classes != len(pretraining.classes): raise ValueError(f"`source` must be a data set that the pretrained head, of {before.num_classes} classes, classifies; {source} has {len(pretraining.classes)}; give None to leave it out")
-        kept, parameters = functools.partial(_source_accuracy, head=before.head, split=pretraining.test), parameters | {"source_sha256": pretraining.sha256}
-    if rescale is not None: rescale_layernorm(network, **parse_rescaling(rescale))
-    return _finetune_stored(parameters, out_dir, kept, network, data, **training, device=str(device), progress=progress, checkpoint_every=checkpoint_every)
+    parameters = _identity(model, network, data, device, normalization) | training | {"pretrained": pretrained, "protocol": protocol, "head_init": head_init, "img_size": img_size} | used(rescale=rescale)
+    kept, told = (None, {}) if source is None else _keeping(_load(source, data_dir, image_size(model, img_size)), _load_network(model, None, pretrained, seed, normalization, weights, img_size))
+    return _finetune_stored(parameters | told, out_dir, kept, network if rescale is None else rescale_layernorm(network, **parse_rescaling(rescale)), data, **training, device=str(device), progress=progress, checkpoint_every=checkpoint_every)
 
 # %% ../nbs/api/06_finetune.ipynb #c692d62a2
 def run_linear_probe(
