@@ -132,7 +132,7 @@ def invariance_table(
         tables.append(exponent.where(exponent.isna() | (exponent.abs() >= tolerance), 0.0).rename("exponent").reset_index().assign(transform=name))
     return pd.concat(tables, ignore_index=True)[["transform", "component", "criterion", "exponent"]]
 
-# %% ../nbs/api/13_causes.ipynb #c19a33c3a
+# %% ../nbs/api/13_causes.ipynb #c198203e4
 def run_variants(
     variants: list[tuple[dict, dict]], # labels, and arguments of `run_finetuning`
     processes: int = 2, # runs at the same time
@@ -151,9 +151,9 @@ def run_variants(
 
 TOLD = ["val_accuracy", "test_accuracy", "clipped", "component_parameters", "trainable_parameters", "peak_memory_bytes", "time_s", "images_per_s"] # of a run's summary
 
-def _rows(runs: list[Run]) -> pd.DataFrame: # one a run, in their order
-    table = combine_runs(runs, "summary", parameters=(), columns=TOLD)
-    return table.assign(commit=[run.info["commit"] for run in runs], started=[run.info["started"] for run in runs], wall_time_s=[run.info["wall_time_s"] for run in runs])
+def _rows(runs: list[Run], table: str = "summary", columns: list[str] | None = TOLD, parameters: tuple[str, ...] = ()) -> pd.DataFrame: # of each run, in their order
+    rows, told = combine_runs(runs, table, parameters, columns), {run.info["id"]: run.info for run in runs}
+    return rows.assign(**{name: [told[run][name] for run in rows.run] for name in ("commit", "started", "wall_time_s")})
 
 # %% ../nbs/api/13_causes.ipynb #c206d9531
 def save_rows(
