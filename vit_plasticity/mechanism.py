@@ -7,7 +7,7 @@ __all__ = ['MEASURES', 'SHARES', 'gradient_measures', 'largest_eigenvalue', 'sha
            'trajectory', 'run_trajectory', 'run_mechanism', 'run_smoothness', 'first_crossing', 'at_losses',
            'order_agreement', 'plasticity_orders', 'smoothness_correlations']
 
-# %% ../nbs/api/14_mechanism.ipynb #c03f086e7
+# %% ../nbs/api/14_mechanism.ipynb #c03b3c909
 import contextlib, functools, math
 from pathlib import Path
 from typing import Callable, Iterable
@@ -15,6 +15,7 @@ from typing import Callable, Iterable
 import numpy as np
 import pandas as pd
 import torch
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from scipy.stats import kendalltau, permutation_test, spearmanr
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -72,33 +73,45 @@ def gradient_measures(
     return {"loss": loss, "grad_norm": math.sqrt(squared), "grad_rms": math.sqrt(squared / count), "relative_grad_norm": math.sqrt(squared / _square(p.detach() for p in weights)),
             "saliency": math.sqrt(_square(p.detach() * g for p, g in zip(weights, gradient))), "parameters": count}
 
-# %% ../nbs/api/14_mechanism.ipynb #c107f36be
-def _iterate(product: Callable, start: Tensor, shift: float, tolerance: float, max_iterations: int) -> dict: # towards the eigenvalue farthest from `shift`
+# %% ../nbs/api/14_mechanism.ipynb #c10f1884d
+def _residual(value: float, v: Tensor, Hv: Tensor) -> float: return (Hv - value * v).norm().item() / (abs(value) or 1.0) # relative
+
+def _power(product: Callable, start: Tensor, tolerance: float, max_iterations: int) -> dict: # the eigenvalue of largest absolute value
     v = start / start.norm()
     for iterations in range(1, max_iterations + 1):
         Hv = product(v)
         value = (v @ Hv).item()
-        residual = (Hv - value * v).norm().item() / (max(abs(value), abs(shift)) or 1.0)
+        residual = _residual(value, v, Hv)
         if not residual > tolerance: break # also where it is nan
-        v = Hv - shift * v
-        v = v / v.norm()
+        v = Hv / Hv.norm()
     return {"eigenvalue": value, "residual": residual, "iterations": iterations}
+
+def _lanczos(product: Callable, start: Tensor, tolerance: float, max_iterations: int) -> dict: # the largest eigenvalue; nan where it is not reached
+    n, count = len(start), [0]
+    def on_numpy(v):
+        count[0] += 1
+        return product(torch.from_numpy(np.ascontiguousarray(v.reshape(-1))).to(start)).cpu().numpy()
+    kept, v0 = min(n, 12), start.cpu().numpy() # vectors in memory
+    try: values, vectors = eigsh(LinearOperator((n, n), on_numpy, dtype=v0.dtype), 1, which="LA", v0=v0, ncv=kept, tol=tolerance, maxiter=max(1, max_iterations // kept))
+    except ArpackNoConvergence: return {"eigenvalue": math.nan, "residual": math.nan, "iterations": count[0]}
+    value, v = float(values[0]), torch.from_numpy(vectors[:, 0]).to(start)
+    return {"eigenvalue": value, "residual": _residual(value, v, product(v)), "iterations": count[0] + 1}
 
 def largest_eigenvalue(
     product: Callable[[Tensor], Tensor], # of a symmetric matrix and a vector `(n,)`
-    start: Tensor, # `(n,)`, random, not 0
-    tolerance: float = 0.1, # of the residual, relative to the largest absolute eigenvalue
-    max_iterations: int = 200, # products at most; as many again where the largest absolute eigenvalue is negative
-) -> dict: # eigenvalue, residual (relative; above `tolerance`: not reached), iterations
-    "The largest eigenvalue, with its sign, by power iteration."
+    start: Tensor, # `(n,)`, random, not 0; n at least 2
+    tolerance: float = 0.02, # of the residual, relative to the eigenvalue
+    max_iterations: int = 200, # products at most; about as many again where the eigenvalue of largest absolute value is negative
+) -> dict: # eigenvalue, residual (relative; above `tolerance`, or both nan: not reached), iterations (products)
+    "The largest eigenvalue, with its sign: power iteration, and Lanczos' method where that ends at a negative one."
     check_number("tolerance", tolerance, above=0, maximum=1), check_number("max_iterations", max_iterations, minimum=1, integer=True)
-    if start.ndim != 1 or not start.norm() > 0: raise ValueError(f"`start` must be a vector, not 0; got shape {tuple(start.shape)} and norm {start.norm():g}")
-    found = _iterate(product, start, 0.0, tolerance, max_iterations)
+    if start.ndim != 1 or len(start) < 2 or not start.norm() > 0: raise ValueError(f"`start` must be a vector of at least 2 numbers, not all 0; got shape {tuple(start.shape)} and norm {start.norm():g}")
+    found = _power(product, start, tolerance, max_iterations)
     if not found["eigenvalue"] < 0: return found
-    upper = _iterate(product, start, found["eigenvalue"], tolerance, max_iterations)
+    upper = _lanczos(product, start, tolerance, max_iterations)
     return upper | {"iterations": found["iterations"] + upper["iterations"]}
 
-# %% ../nbs/api/14_mechanism.ipynb #c139e9995
+# %% ../nbs/api/14_mechanism.ipynb #c134199da
 def _hessian_product(forward: Callable, weights: list, parts: list, n: int) -> Callable: # of a vector, to be called in `_alone`
     def gradient(part): return _share(forward, weights, part, n, graph=True)[1]
     kept = [gradient(parts[0])] if len(parts) == 1 else None # its graph serves all products
@@ -115,7 +128,7 @@ def sharpness(
     images: Tensor,
     labels: Tensor,
     component: str,
-    tolerance: float = 0.1, # see `largest_eigenvalue`
+    tolerance: float = 0.02, # see `largest_eigenvalue`
     max_iterations: int = 200, # see `largest_eigenvalue`
     seed: int = 0, # of the start
     micro_batch: int | None = None, # see `gradient_measures`
@@ -145,7 +158,7 @@ def sensitivities(
             for key, several in members.items(): squares[key] += _square(next(own) for _ in several) / len(images)
     return pd.DataFrame([(*key, math.sqrt(square), sum(p.numel() for p in members[key])) for key, square in squares.items()], columns=["layer", "component", "sensitivity", "parameters"])
 
-# %% ../nbs/api/14_mechanism.ipynb #c212eb6b9
+# %% ../nbs/api/14_mechanism.ipynb #c21ad77a9
 def fixed_batch(
     model: nn.Module, # whose images they are to be
     data: Dataset, # of whose training images
@@ -163,7 +176,7 @@ def trajectory(
     component: str = "mha", # see `finetune`
     every: int = 15, # steps between two looks; the last step is one as well
     n_images: int = 128, # see `fixed_batch`
-    tolerance: float = 0.1, # see `largest_eigenvalue`
+    tolerance: float = 0.02, # see `largest_eigenvalue`
     max_iterations: int = 200, # see `largest_eigenvalue`
     steps: int = 120, # optimizer steps
     device: str = "auto", # auto, cpu, cuda
@@ -180,7 +193,7 @@ def trajectory(
     finetune(model, data, component, steps=steps, device=device, on_step=on_step, **training)
     return pd.DataFrame(rows)
 
-# %% ../nbs/api/14_mechanism.ipynb #c2297c629
+# %% ../nbs/api/14_mechanism.ipynb #c222c38ad
 def run_trajectory(
     component: str = "mha", # see `run_finetuning`, as in all up to `protocol`
     model: str = "vit_mini",
@@ -193,7 +206,7 @@ def run_trajectory(
     protocol: str = "mini",
     every: int | None = None, # steps between two looks; None: an eighth of all
     n_images: int = 128, # see `fixed_batch`
-    tolerance: float = 0.1, # see `largest_eigenvalue`
+    tolerance: float = 0.02, # see `largest_eigenvalue`
     max_iterations: int = 200, # see `largest_eigenvalue`
     device: str = "auto", # auto, cpu, cuda
     data_dir: str | Path | None = None, # see `get_data_dir`
