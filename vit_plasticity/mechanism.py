@@ -54,7 +54,7 @@ def _share(forward: Callable, weights: list, part: tuple[Tensor, Tensor], n: int
     loss = F.cross_entropy(forward(part[0]), part[1], reduction="sum") / n
     return loss.detach(), torch.autograd.grad(loss, weights, create_graph=graph)
 
-# %% ../nbs/api/14_mechanism.ipynb #c06936f63
+# %% ../nbs/api/14_mechanism.ipynb #c067aa12a
 def gradient_measures(
     model: nn.Module, # a timm VisionTransformer or Eva with a head; left as it is
     images: Tensor, # normalised `(n, channels, height, width)`
@@ -66,8 +66,9 @@ def gradient_measures(
     weights, parts = _weights(model, component), _parts(model, images, labels, micro_batch)
     loss, gradient = 0.0, [torch.zeros_like(p) for p in weights]
     with _alone(model, weights):
+        forward = make_forward(model)
         for part in parts:
-            share, own = _share(make_forward(model), weights, part, len(labels))
+            share, own = _share(forward, weights, part, len(labels))
             loss, gradient = loss + share.item(), [a + b for a, b in zip(gradient, own)]
     squared, count = _square(gradient), sum(p.numel() for p in weights)
     return {"loss": loss, "grad_norm": math.sqrt(squared), "grad_rms": math.sqrt(squared / count), "relative_grad_norm": math.sqrt(squared / _square(p.detach() for p in weights)),
