@@ -1,5 +1,6 @@
 "Every notebook runs: one test each. Those that rebuild shipped files or take an hour run by hand; they say how."
 import json
+import math
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -8,11 +9,12 @@ import pandas as pd
 import pytest
 from nbdev.config import get_config
 
-from vit_plasticity import causes, prediction
+from vit_plasticity import causes, mechanism, prediction
+from vit_plasticity.core import COMPONENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 BY_HAND = {"pretrain_mini", "build_mini", "mini_benchmark"}
-STUDIES = {"rescaling": ("rescaling", "families"), "matched_budget": ("budgets",), "prediction": ("prediction",)} # notebooks that show rows which take an hour: here, made by hand
+STUDIES = {"rescaling": ("rescaling", "families"), "matched_budget": ("budgets",), "mechanism": ("mechanism", "smoothness"), "prediction": ("prediction",)} # notebooks that show rows which take an hour: here, made by hand
 DEFAULT = 'out_dir: "str or None" = None' # as experiments declare it
 SHORTER = {"finetune_grid": ('\nsteps: "int or None" = None', '\nsteps: "int or None" = 6')} # by default two minutes
 NOTEBOOKS = [path for path in sorted((ROOT/"nbs").rglob("*.ipynb")) if path.stem not in BY_HAND and ".ipynb_checkpoints" not in path.parts]
@@ -32,8 +34,16 @@ def made_prediction():
     return made.assign(part=made.part.where(made.model != "vit_mini", "replication"), run=[f"{i:016x}" for i in made.index], commit="c", started="2026-01-01T00:00:00+00:00", wall_time_s=1.0, diverged=False)[prediction.COLUMNS]
 
 
+def made_mechanism(study): # losses and measures that fall along training; plasticity and sensitivity of two blocks
+    cells = [{"dataset": dataset, "component": component, "parameters": 10 ** (5 - i)} for dataset in "ab" for i, component in enumerate(COMPONENTS)]
+    if study == "smoothness": return pd.DataFrame([cell | {"layer": layer, "embedding": math.log(cell["parameters"]) + layer, "in_situ": 2.0 + layer + 1 / math.log(cell["parameters"]), "sensitivity": cell["parameters"] ** 0.25 * (1 + layer)} for cell in cells for layer in (0, 1)])
+    runs = [cell | {"seed": seed, "run": f"{i:015x}{seed}", "diverged": False} for i, cell in enumerate(cells) for seed in (0, 1)]
+    return pd.DataFrame([run | {"step": step, "loss": math.exp(-step / 60), "iterations": 5, "residual": 0.01} | {name: run["parameters"] ** 0.5 * math.exp(-step / 60) * (1 + 0.01 * run["seed"]) for name in mechanism.MEASURES} for run in runs for step in (0, 60, 120)])
+
+
 def made_rows(study):
     if study == "prediction": return made_prediction()
+    if study in ("mechanism", "smoothness"): return made_mechanism(study)
     one = [{"dataset": dataset, "lr": lr, "seed": seed} for dataset in "ab" for lr in (0.1, 0.2, 0.3) for seed in (0, 1)]
     variants = {"rescaling": lambda: causes.rescaling_variants({"a": 3.0, "b": 4.0}, [0.125, 1.0, 8.0], [0.1, 0.2, 0.3], [0, 1]),
                 "families": lambda: [({"family": norm, "name": name}, run | {"component": name}) for norm, (reader, _) in causes.FAMILIES.items() for name in (norm, reader) for run in one],

@@ -133,7 +133,7 @@ def invariance_table(
         tables.append(exponent.where(exponent.isna() | (exponent.abs() >= tolerance), 0.0).rename("exponent").reset_index().assign(transform=name))
     return pd.concat(tables, ignore_index=True)[["transform", "component", "criterion", "exponent"]]
 
-# %% ../nbs/api/13_causes.ipynb #c19375663
+# %% ../nbs/api/13_causes.ipynb #c190cd0e0
 def run_variants(
     variants: list[tuple[dict, dict]], # labels, and arguments of `run_finetuning`
     processes: int = 2, # runs at the same time
@@ -147,14 +147,15 @@ def run_variants(
     done = [i for i, key in enumerate(keys) if runs[key] is not None]
     if not done: raise ValueError("`variants` must have runs that don't diverge; the loss of each became infinite or nan: try smaller rates")
     rows = pd.DataFrame([labels | {name: (DEFAULTS | common | arguments)[name] for name in ("dataset", "component", "subspace", "optimizer", "lr", "seed")} for labels, arguments in variants])
-    told = _rows([runs[keys[i]] for i in done]).set_index(pd.Index(done))
+    kept = [runs[keys[i]] for i in done]
+    told = _rows(kept, columns=TOLD + (["source_accuracy_before", "source_accuracy"] if "source" in kept[0].info["parameters"] else [])).set_index(pd.Index(done))
     return rows.join(told).assign(diverged=lambda table: table.run.isna(), val_accuracy=lambda table: table.val_accuracy.fillna(0.0)) # not to be chosen
 
 TOLD = ["val_accuracy", "test_accuracy", "clipped", "component_parameters", "trainable_parameters", "peak_memory_bytes", "time_s", "images_per_s"] # of a run's summary
 
-def _rows(runs: list[Run]) -> pd.DataFrame: # one a run, in their order
-    table = combine_runs(runs, "summary", parameters=(), columns=TOLD + (["source_accuracy_before", "source_accuracy"] if "source" in runs[0].info["parameters"] else []))
-    return table.assign(commit=[run.info["commit"] for run in runs], started=[run.info["started"] for run in runs], wall_time_s=[run.info["wall_time_s"] for run in runs])
+def _rows(runs: list[Run], table: str = "summary", columns: list[str] | None = TOLD, parameters: tuple[str, ...] = ()) -> pd.DataFrame: # of each run, in their order
+    rows, told = combine_runs(runs, table, parameters, columns), {run.info["id"]: run.info for run in runs}
+    return rows.assign(**{name: [told[run][name] for run in rows.run] for name in ("commit", "started", "wall_time_s")})
 
 # %% ../nbs/api/13_causes.ipynb #c206d9531
 def save_rows(

@@ -6,8 +6,8 @@
 __all__ = ['LABELS', 'COLORS', 'MARKERS', 'FORMATS', 'plot_layers', 'plot_distribution', 'plot_measures', 'plot_scale',
            'plot_dependence', 'plot_training', 'plot_accuracy', 'plot_bounds', 'plot_tightness', 'plot_growth',
            'plot_pretraining_gain', 'plot_images', 'plot_landscape', 'plot_accuracy_by_dataset', 'plot_robustness',
-           'plot_lr_curves', 'plot_rescaling', 'plot_budgets', 'plot_regrets', 'plot_dynamics', 'plot_differences',
-           'plot_claims', 'plot_profiles', 'plot_plasticity_by_dataset', 'plot_layers_by_dataset',
+           'plot_lr_curves', 'plot_rescaling', 'plot_budgets', 'plot_regrets', 'plot_mechanism', 'plot_dynamics',
+           'plot_differences', 'plot_claims', 'plot_profiles', 'plot_plasticity_by_dataset', 'plot_layers_by_dataset',
            'plot_rank_agreement', 'plot_memory', 'save_figure']
 
 # %% ../nbs/api/09_figures.ipynb #c03b7dbef
@@ -479,6 +479,32 @@ def plot_regrets(
         ax.axvline(0, color="0.8", lw=0.8, zorder=0), ax.xaxis.set_major_formatter(_percent)
     axes[0][0].set_yticks(range(len(names)), names, fontsize="small"), axes[0][0].invert_yaxis()
     figure.supxlabel("regret (points of test accuracy)", fontsize="small")
+    return figure
+
+# %% ../nbs/api/09_figures.ipynb #c46427d7e
+_SIZES = {"loss": "loss", "grad_norm": "gradient\nnorm", "grad_rms": "gradient,\nper parameter", "relative_grad_norm": "gradient,\nrelative", "saliency": "weights times\ngradient", "sharpness": "sharpness"}
+
+def plot_mechanism(
+    rows: pd.DataFrame, # dataset, component, seed, step, and the columns `measures`
+    measures: Iterable[str] = tuple(_SIZES), # what to draw, each above 0 (other values leave a gap)
+) -> Figure:
+    "Measures of the components along training: a row a measure, a column a data set; geometric mean over seeds, with the range as a band."
+    keys, measures = ("dataset", "component", "seed", "step"), list(measures)
+    _check_frame("rows", rows, (*keys, *measures), once=keys, full=keys)
+    names, styles = list(rows.dataset.unique()), _styles(rows.component)
+    figure, grid = plt.subplots(len(measures), len(names), figsize=(max(3.6, 2.7 * len(names)) + 0.6, 1.35 * len(measures) + 0.8), sharex="col", sharey="row", squeeze=False, layout="constrained")
+    for measure, axes in zip(measures, grid):
+        for dataset, ax in zip(names, axes):
+            part = rows[(rows.dataset == dataset) & (rows[measure] > 0)]
+            part = part.assign(log=np.log(part[measure]))
+            for name in [name for name in styles if name in set(part.component)]:
+                curve = _over_seeds(part[part.component == name], "step", "log", "range")
+                _curve(ax, curve.step, np.exp(curve["mean"]), np.exp(curve.low), np.exp(curve.high), **styles[name])
+            ax.set_yscale("log"), ax.tick_params(labelsize="small")
+        axes[0].set_ylabel(_SIZES.get(measure, measure), fontsize="small")
+    for dataset, top, bottom in zip(names, grid[0], grid[-1]): top.set_title(str(dataset).removeprefix("mini/"), fontsize="small"), bottom.set_xlabel("step", fontsize="small")
+    figure.align_ylabels(grid[:, 0])
+    _figure_legend(figure)
     return figure
 
 # %% ../nbs/api/09_figures.ipynb #c36eebfbf

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SAVE_AFTER', 'POOLINGS', 'PROBES', 'lr_factor', 'make_optimizers', 'make_forward', 'predict', 'Stopped', 'Terminated',
            'NonFiniteLoss', 'Finetuned', 'finetune', 'pooled_features', 'linear_probe', 'memory_report',
-           'run_finetuning', 'run_linear_probe', 'run_grid', 'run_each', 'run_cell', 'loss_landscape',
+           'run_finetuning', 'run_linear_probe', 'run_calls', 'run_grid', 'run_each', 'run_cell', 'loss_landscape',
            'run_loss_landscape']
 
 # %% ../nbs/api/06_finetune.ipynb #c035b8328
@@ -647,7 +647,7 @@ def run_linear_probe(
     parameters = _identity(model, network, data, device, normalization) | settings | {"seed": seed, "pretrained": pretrained, "img_size": img_size}
     return stored_run("linear_probe", parameters, lambda: {"predictions": linear_probe(network, data, seed=seed, **probe)}, out_dir)
 
-# %% ../nbs/api/06_finetune.ipynb #c650dc2a7
+# %% ../nbs/api/06_finetune.ipynb #c6534f4ae
 _kept = functools.lru_cache(2)(load_dataset) # in a worker process
 
 def _end_with_parent(parent: int): # in a worker process: stop, with a checkpoint, when the process that made it has ended
@@ -658,9 +658,7 @@ def _end_with_parent(parent: int): # in a worker process: stop, with a checkpoin
             time.sleep(1)
     threading.Thread(target=watch, daemon=True).start()
 
-def _run_one(arguments: dict) -> Path: # in a worker process: one thread, no progress bar of its own
-    torch.set_num_threads(1)
-    return run_finetuning(**arguments, progress=False, _load=_kept).folder
+def _finetune_quietly(**arguments) -> Path: return run_finetuning(**arguments, progress=False, _load=_kept).folder # no progress bar of its own
 
 def _check_grid(grid: list[dict]): # each before any is run
     pixels, sizes = functools.lru_cache(image_size), functools.lru_cache(lambda *arguments: len(_kept(*arguments[:3], crops=arguments[3]).train.labels))
@@ -670,17 +668,21 @@ def _check_grid(grid: list[dict]): # each before any is run
         run, planned = DEFAULTS | arguments, plan_run(arguments, 10**9)
         plan_run(arguments, sizes(run["dataset"], run["data_dir"], pixels(run["model"], run["img_size"]), planned["crop_scale"] is not None))
 
-# %% ../nbs/api/06_finetune.ipynb #c66f4d180
-def _run_here(grid: list[dict]): # yields each run's place in the grid, and its folder or what it raised
-    for i, arguments in enumerate(grid):
-        try: yield i, run_finetuning(**arguments, progress=False, _load=_kept).folder
+# %% ../nbs/api/06_finetune.ipynb #c665606d1
+def _call_here(compute: Callable, calls: list[dict]): # yields each call's place in the list, and what it returned or raised
+    for i, arguments in enumerate(calls):
+        try: yield i, compute(**arguments)
         except Terminated: raise
         except Exception as error: yield i, error # the other runs may be well
 
-def _run_in_workers(grid: list[dict], processes: int): # as above
+def _call_one(compute: Callable, arguments: dict): # in a worker process: one thread
+    torch.set_num_threads(1)
+    return compute(**arguments)
+
+def _call_in_workers(compute: Callable, calls: list[dict], processes: int): # as above
     with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent, (os.getpid(),)) as pool:
         try:
-            futures = {pool.submit(_run_one, arguments): i for i, arguments in enumerate(grid)}
+            futures = {pool.submit(_call_one, compute, arguments): i for i, arguments in enumerate(calls)}
             for future in as_completed(futures):
                 if isinstance(error := future.exception(), BrokenExecutor): raise RuntimeError("a worker process was killed (is memory short?); what it stored is safe: run the grid again to go on") from error
                 yield futures[future], error if error is not None else future.result()
@@ -688,31 +690,42 @@ def _run_in_workers(grid: list[dict], processes: int): # as above
             pool.shutdown(cancel_futures=True)
             raise
 
+def run_calls(
+    compute: Callable, # a module's function, which does and stores a run
+    calls: list[dict], # its arguments, run by run
+    processes: int = 1, # runs at the same time, one thread each; with 1 they run in this process, with torch's threads
+    diverged: bool = False, # True: a run whose loss became infinite or nan is None in the list; False: it counts as failed
+) -> list: # what it returned, in this order
+    "Call a function many times, in worker processes; a call that fails is named at the end, after all others."
+    check_number("processes", processes, minimum=1, integer=True)
+    done = dict(tqdm(_call_here(compute, calls) if processes == 1 else _call_in_workers(compute, calls, processes), total=len(calls), desc="runs", unit="run"))
+    lost = {i for i in range(len(calls)) if diverged and isinstance(done[i], NonFiniteLoss)}
+    failures = [f"{calls[i]}: {done[i]}" for i in range(len(calls)) if isinstance(done[i], Exception) and i not in lost]
+    if failures: raise RuntimeError(f"{len(failures)} of {len(calls)} runs failed; the first is {failures[0]}")
+    return [None if i in lost else done[i] for i in range(len(calls))]
+
+# %% ../nbs/api/06_finetune.ipynb #c6910a74e
 def run_grid(
-    processes: int = 2, # runs at the same time, one thread each; with 1 they run in this process, with torch's threads
+    processes: int = 2, # see `run_calls`
     **lists, # arguments of `run_finetuning`, each a value or several
 ) -> list[Run]: # in the order of the combinations
     "Run every combination of the listed arguments; a run that fails is named at the end, after all others."
     return run_each(combinations(lists), processes)
 
-# %% ../nbs/api/06_finetune.ipynb #c688c3603
+# %% ../nbs/api/06_finetune.ipynb #c71b1c9e4
 def run_each(
     runs: list[dict], # arguments of `run_finetuning`
-    processes: int = 1, # see `run_grid`
-    diverged: bool = False, # True: a run whose loss became infinite or nan is None in the list; False: it counts as failed
+    processes: int = 1, # see `run_calls`
+    diverged: bool = False, # see `run_calls`
 ) -> list[Run]: # in this order
     "Run a list of finetunings; one that fails is named at the end, after all others."
     check_number("processes", processes, minimum=1, integer=True)
     _check_grid(runs)
-    done = dict(tqdm(_run_here(runs) if processes == 1 else _run_in_workers(runs, processes), total=len(runs), desc="runs", unit="run"))
-    lost = {i for i in range(len(runs)) if diverged and isinstance(done[i], NonFiniteLoss)}
-    failures = [f"{runs[i]}: {done[i]}" for i in range(len(runs)) if isinstance(done[i], Exception) and i not in lost]
-    if failures: raise RuntimeError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
-    return [None if i in lost else load_run(done[i]) for i in range(len(runs))]
+    return [None if folder is None else load_run(folder) for folder in run_calls(_finetune_quietly, runs, processes, diverged)]
 
 def run_cell(
     *arguments, # see `cell_runs`
-    processes: int = 1, # see `run_grid`
+    processes: int = 1, # see `run_calls`
     **options, # see `cell_runs`
 ) -> list[Run]: # learning rate by learning rate, seed by seed
     "Finetune one component on one data set, over learning rates and seeds."
