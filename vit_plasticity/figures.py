@@ -417,7 +417,7 @@ def plot_lr_curves(
     _figure_legend(figure)
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c389012f9
+# %% ../nbs/api/09_figures.ipynb #c387a8c32
 def plot_rescaling(
     rows: pd.DataFrame, # dataset, c (factor), lr, seed, test_accuracy: a row a run
 ) -> Figure:
@@ -433,6 +433,7 @@ def plot_rescaling(
                 _curve(ax, curve.lr / c**power, curve["mean"], curve.low, curve.high, color=colors[c], marker="o", label=f"{c:.3g}")
             ax.set_xscale("log"), ax.yaxis.set_major_formatter(_percent)
         pair[0].set_ylabel(f"{name}\ntest accuracy (%)", fontsize="small")
+        pair[0].set_xticks(rates := sorted(rows.lr.unique()), [f"{rate:g}" for rate in rates]), pair[0].minorticks_off()
     axes[-1][0].set_xlabel("learning rate"), axes[-1][1].set_xlabel("learning rate / c²")
     figure.legend(*axes[0][0].get_legend_handles_labels(), title="LN1 times c", loc="outside right upper", fontsize="small")
     return figure
