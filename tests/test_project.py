@@ -8,7 +8,10 @@ import sys
 from configparser import ConfigParser
 from pathlib import Path
 
+import pandas as pd
 import pytest
+
+from vit_plasticity import plasticity, prediction
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted(path.stem for path in (ROOT/"vit_plasticity").glob("[!_]*.py"))
@@ -135,3 +138,10 @@ def test_data_readme_names_every_file():
         assert f"`{entry['file']}`" in licences
     for name, entry in shipped["published"].items():
         for fact in (name, entry["licence"], entry["origin"], *(fact for file in entry["files"] for fact in (file["path"], file["url"], file["digest"], f"{file['bytes']:,}"))): assert fact in text, f"{name}: {fact}"
+
+
+def test_advice_tells_what_the_rows_say():
+    rows = pd.read_parquet(ROOT/"outputs/prediction/vit_mini/rows.parquet")
+    table = prediction.prediction_table(rows[rows.part == "models"], resamples=10).set_index("criterion").regret
+    told = re.search(r"finetuning MHA .* cost ([0-9.]+) points .* \(embedding\) ([0-9.]+), a random one ([0-9.]+)", plasticity.HERE).groups()
+    assert told == tuple(f"{100 * table[choice]:.1f}" for choice in ("always mha", "embedding", "random"))
