@@ -482,7 +482,7 @@ def plot_regrets(
     figure.supxlabel("regret (points of test accuracy)", fontsize="small")
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c46427d7e
+# %% ../nbs/api/09_figures.ipynb #c4676c7f1
 _SIZES = {"loss": "loss", "grad_norm": "gradient\nnorm", "grad_rms": "gradient,\nper parameter", "relative_grad_norm": "gradient,\nrelative", "saliency": "weights times\ngradient", "sharpness": "sharpness"}
 
 def plot_mechanism(
@@ -501,7 +501,7 @@ def plot_mechanism(
             for name in [name for name in styles if name in set(part.component)]:
                 curve = _over_seeds(part[part.component == name], "step", "log", "range")
                 _curve(ax, curve.step, np.exp(curve["mean"]), np.exp(curve.low), np.exp(curve.high), **styles[name])
-            ax.set_yscale("log"), ax.tick_params(labelsize="small")
+            ax.set_yscale("log"), ax.tick_params(labelsize="small"), ax.tick_params(axis="y", which="minor", labelleft=False)
         axes[0].set_ylabel(_SIZES.get(measure, measure), fontsize="small")
     for dataset, top, bottom in zip(names, grid[0], grid[-1]): top.set_title(str(dataset).removeprefix("mini/"), fontsize="small"), bottom.set_xlabel("step", fontsize="small")
     figure.align_ylabels(grid[:, 0])

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MEASURES', 'SHARES', 'gradient_measures', 'largest_eigenvalue', 'sharpness', 'sensitivities', 'fixed_batch',
            'trajectory', 'run_trajectory', 'run_mechanism', 'run_smoothness', 'first_crossing', 'at_losses',
-           'order_agreement', 'plasticity_orders', 'smoothness_correlations']
+           'order_agreement', 'sharpness_path', 'plasticity_orders', 'smoothness_correlations']
 
 # %% ../nbs/api/14_mechanism.ipynb #c03b3c909
 import contextlib, functools, math
@@ -330,6 +330,19 @@ def order_agreement(
             effect = {"effect": math.nan, "ci_low": math.nan, "ci_high": math.nan, "n": 0, "datasets": 0} if taus.empty else paired_effect(taus, taus.assign(tau=0.0), "tau")
             found.append({"measure": measure, "when": when, "exact": taus.exact.astype(float).mean(), "tau": effect.pop("effect")} | effect | {"verdict": judge(effect["ci_low"], effect["ci_high"], margin)})
     return pd.DataFrame(found)
+
+# %% ../nbs/api/14_mechanism.ipynb #c395d6112
+def sharpness_path(
+    rows: pd.DataFrame, # see `run_mechanism`
+) -> pd.DataFrame: # dataset, component, start, peak, same_loss, last (geometric means over seeds), risen (share of seeds with more at the same loss than at the start)
+    "The sharpness of each component's training at four moments."
+    rows, keys = rows[~rows.diverged], ["dataset", "component", "seed"]
+    levels, last = at_losses(rows), rows.groupby("dataset").step.transform("max")
+    moments = {"start": rows[rows.step == 0].set_index(keys).sharpness, "peak": rows.groupby(keys).sharpness.max(), "same_loss": levels[levels.share == 1].set_index(keys).sharpness, "last": rows[rows.step == last].set_index(keys).sharpness}
+    table = pd.DataFrame(moments)
+    by = np.exp(table.apply(_logs)).assign(risen=(table.same_loss > table.start).where(table.same_loss.notna())).astype(float).groupby(["dataset", "component"])
+    means = by[list(moments)].agg(lambda values: np.exp(np.log(values).mean()))
+    return means.assign(risen=by.risen.mean()).reset_index().sort_values(["dataset", "component"], key=lambda column: column.map(COMPONENTS.index) if column.name == "component" else column, ignore_index=True)
 
 # %% ../nbs/api/14_mechanism.ipynb #c394cc209
 def _over_components(rows: pd.DataFrame) -> pd.DataFrame: # a row a component

@@ -752,9 +752,9 @@ def component_costs(
     table = pd.DataFrame({"component": parameters.keys(), "parameters": parameters.values()})
     return table.assign(gradient_bytes=4 * table.parameters, sgd_bytes=8 * table.parameters, adam_bytes=12 * table.parameters)
 
-# %% ../nbs/api/05_plasticity.ipynb #c961db297
+# %% ../nbs/api/05_plasticity.ipynb #c96335e75
 PAPER = "On ViT-B the paper's finetuning (Table 8, v3: 11 benchmarks, 3 seeds) gave, on average, MHA 90.8 %, FC1 90.7 %, FC2 90.3 %, LN2 89.9 % and LN1 89.8 %; the best component was MHA on 4 of them, FC1 on 3, LN2 on 2, FC2 and LN1 on 1 each."
-HERE = "On four siblings of the embedded ViT, which differ in pretraining, finetuning MHA on four tasks cost 0.5 points of accuracy against the best component of each task, a choice by plasticity (embedding) 6.0, a random one 6.1 (`nbs/prediction.ipynb`)."
+HERE = "On four siblings of the embedded small ViT with less pretraining, four tasks each, always finetuning MHA cost 0.5 points of accuracy [0.1, 1.1] against the best component of each task, a choice by plasticity (embedding) 6.0 [2.8, 9.5], a random one 6.1 [3.7, 8.6] (`nbs/prediction.ipynb`)."
 
 def _listed(names: list[str], last: str = "and") -> str: return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
@@ -774,7 +774,7 @@ def recommend(
     else: verdict = f"The measures disagree about the most plastic component ({first}): rates depend on the scale of tokens and weights, so they are no ground to prefer one."
     cheap = 100 * costs.set_index("component").parameters[["ln1", "ln2"]].sum() / costs.parameters.sum()
     return "\n".join(["**What was measured.** Ranks that 95 % intervals, simultaneous within each line, leave open:", "", *lines, "", verdict, "", "**What to try.** " + PAPER +
-        f" {HERE} So start with MHA, then FC1, each alone, whatever is measured here; choose on validation images, with several learning rates. "
+        f" {HERE} So start with MHA, then FC1 (by the paper's table; undecided on the small tasks), each alone, whatever is measured here; choose on validation images, with several learning rates. "
         f"LN1 and LN2 hold {cheap:.2g} % of the blocks' parameters: they save gradients and optimizer states, not activations. `nbs/finetune.ipynb` finetunes this model too (`-p model`, `-p dataset`); in a training loop of your own, `models.set_trainable(model, \"mha\")` leaves MHA, the head and the final norm trainable.", "",
         "Plasticity is not accuracy: a LayerNorm made as plastic as FC1, the network's function unchanged, finetuned no better (`nbs/rescaling.ipynb`). The intervals cover the draw of images alone."])
 

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['SIBLING', 'SIBLINGS', 'COLUMNS', 'parse_sibling', 'make_sibling', 'run_criteria', 'read_accuracies',
-           'prediction_variants', 'run_prediction', 'prediction_frames', 'prediction_table', 'prediction_tests']
+           'prediction_variants', 'run_prediction', 'prediction_frames', 'prediction_table', 'regret_by',
+           'prediction_tests']
 
-# %% ../nbs/api/15_prediction.ipynb #c03214433
+# %% ../nbs/api/15_prediction.ipynb #c036b0a86
 import warnings
 from pathlib import Path
 
@@ -16,13 +17,13 @@ import torch
 from tqdm.auto import tqdm
 
 from .causes import judge, measure_criteria, run_variants
-from .core import COMPONENTS, check_number, check_seed, find_out_dir, get_device, get_out_dir, parse_numbers, replacing, seeded
+from .core import COMPONENTS, check_choice, check_number, check_seed, find_out_dir, get_device, get_out_dir, parse_numbers, replacing, seeded
 from .data import Split, check_dataset, load_dataset, preprocess
 from .finetune import finetune
 from .models import FASHION_STATISTICS, VIT_MINI, _build, image_size, input_config, load_model, model_identity, read_metadata, save_model
 from .protocols import protocol_settings
 from .results import Run, load_run, stored_run
-from .stats import choice_regret, compare_regrets, partial_rank_correlation, select_lr
+from .stats import choice_regret, compare_regrets, partial_rank_correlation, select_lr, task_regrets
 from .tables import complete_cells, read_study, select_rows
 
 # %% ../nbs/api/15_prediction.ipynb #c0523f782
@@ -176,7 +177,7 @@ def run_prediction(
     rows = run_variants(prediction_variants(tasks, lrs, seeds, protocol, steps, trial_steps), processes, **common, **options)
     return pd.concat([*known, _tidy(tasks, rows, measured, out_dir)], ignore_index=True)
 
-# %% ../nbs/api/15_prediction.ipynb #c262cf64a
+# %% ../nbs/api/15_prediction.ipynb #c26577e7b
 def prediction_frames(
     rows: pd.DataFrame, # see `run_prediction`, of one part
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]: # criteria, accuracy (at the best rates), control (log of the number of parameters), as stats takes them
@@ -192,16 +193,32 @@ def prediction_table(
     rows: pd.DataFrame, # see `run_prediction`
     signs: str = "given", # see `task_regrets`
     resamples: int = 10_000, # of the bootstrap over tasks
-) -> pd.DataFrame: # part, criterion, and the columns of `choice_regret`; then partial, its interval and p_value, see `partial_rank_correlation` (nan of choices without criterion); by part and regret
+) -> pd.DataFrame: # part, criterion, and the columns of `choice_regret`; then partial, its interval and partial_p, see `partial_rank_correlation` (nan of choices without criterion); by part and regret
     "The regret of every criterion and choice, and how it ranks the components given their number of parameters."
     tables = []
     for part, several in rows.groupby("part", sort=False):
         criteria, accuracy, control = prediction_frames(several)
         regret = choice_regret(criteria, accuracy, signs=signs, unit="task", resamples=resamples)
-        partial = partial_rank_correlation(criteria, accuracy, control, unit="task", resamples=resamples).rename(columns={"ci_low": "partial_low", "ci_high": "partial_high"})
-        table = regret.merge(partial[["criterion", "partial", "partial_low", "partial_high", "p_value"]], how="left")
+        partial = partial_rank_correlation(criteria, accuracy, control, unit="task", resamples=resamples).rename(columns={"ci_low": "partial_low", "ci_high": "partial_high", "p_value": "partial_p"})
+        table = regret.merge(partial[["criterion", "partial", "partial_low", "partial_high", "partial_p"]], how="left")
         tables.append(table.assign(part=part).sort_values("regret", kind="stable"))
     return pd.concat(tables, ignore_index=True)[["part", *tables[0].columns.drop("part")]]
+
+# %% ../nbs/api/15_prediction.ipynb #c27059da6
+def regret_by(
+    rows: pd.DataFrame, # see `run_prediction`
+    by: str = "dataset", # or model
+    choices: tuple[str, ...] = ("always mha", "embedding", "random", "trial"), # criteria or choices
+) -> pd.DataFrame: # part, `by`, and a column of mean regrets for each choice
+    "Where a choice is good and where it isn't: its mean regret on each data set, or of each model."
+    check_choice("by", by, ("dataset", "model"))
+    tables = []
+    for part, several in rows.groupby("part", sort=False):
+        criteria, accuracy, _ = prediction_frames(several)
+        each = task_regrets(criteria, accuracy, "given", "task")
+        for name in choices: check_choice("choices", name, list(each.criterion.unique()))
+        tables.append(each.pivot_table(index=by, columns="criterion", values="regret", sort=False)[list(choices)].reset_index().assign(part=part))
+    return pd.concat(tables, ignore_index=True)[["part", by, *choices]].rename_axis(columns=None)
 
 # %% ../nbs/api/15_prediction.ipynb #c28da6c87
 def prediction_tests(
