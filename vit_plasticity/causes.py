@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['TRANSFORMS', 'TOLD', 'ARMS', 'EQUAL', 'FAMILIES', 'INNER', 'gradient_criteria', 'measure_criteria',
-           'invariance_table', 'run_variants', 'save_rows', 'read_rows', 'paired_effect', 'judge', 'equal_plasticity',
-           'rescaling_variants', 'run_rescaling', 'rescaling_effects', 'edge', 'search_rates', 'run_families',
-           'family_effects', 'part_costs', 'budget_parts', 'run_budgets', 'budget_curve', 'load_study']
+           'invariance_table', 'check_variants', 'run_variants', 'save_rows', 'read_rows', 'paired_effect', 'judge',
+           'equal_plasticity', 'rescaling_variants', 'run_rescaling', 'rescaling_effects', 'edge', 'search_rates',
+           'run_families', 'family_effects', 'part_costs', 'budget_parts', 'run_budgets', 'budget_curve', 'load_study']
 
-# %% ../nbs/api/13_causes.ipynb #c036f9e32
-import copy, json, math, time
+# %% ../nbs/api/13_causes.ipynb #c03774bbb
+import copy, inspect, json, math, time
 from dataclasses import replace
 from pathlib import Path
 from typing import Callable
@@ -23,12 +23,12 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .bounds import component_bounds
-from .core import COMPONENTS, check_flag, check_number, check_seed, find_out_dir, get_out_dir, parse_numbers, replacing
-from .data import Split, load_dataset
+from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, find_out_dir, get_out_dir, parse_numbers, replacing
+from .data import Split, check_dataset, load_dataset
 from .finetune import finetune, memory_report, run_each
-from .models import balance_attention, blocks, component_parameters, image_size, load_model, permute_hidden, rescale_layernorm
+from .models import balance_attention, blocks, component_parameters, image_size, load_model, permute_hidden, rescale_layernorm, set_trainable
 from .plasticity import measure_plasticity, rates_of_change
-from .protocols import DEFAULTS, PROTOCOLS, protocol_settings
+from .protocols import DEFAULTS, PROTOCOLS, plan_run, protocol_settings
 from .results import Run, combine_runs
 from .stats import select_lr
 
@@ -133,23 +133,37 @@ def invariance_table(
         tables.append(exponent.where(exponent.isna() | (exponent.abs() >= tolerance), 0.0).rename("exponent").reset_index().assign(transform=name))
     return pd.concat(tables, ignore_index=True)[["transform", "component", "criterion", "exponent"]]
 
-# %% ../nbs/api/13_causes.ipynb #c190cd0e0
+# %% ../nbs/api/13_causes.ipynb #c198bf13a
+def check_variants(
+    variants: list[tuple[dict, dict]], # see `run_variants`, as in all that follows
+    processes: int = 2,
+    **common,
+):
+    "Refuse what can't be run, before anything is."
+    if not variants: raise ValueError("`variants` must list at least one run; got none")
+    check_number("processes", processes, minimum=1, integer=True)
+    for name in common:
+        check_choice("argument", name, DEFAULTS)
+        if any(name in arguments for _, arguments in variants): raise ValueError(f"`{name}` must be left out, as the study sets it run by run; got {common[name]!r}")
+    for _, arguments in variants: plan_run(common | arguments, 10**9)
+
 def run_variants(
     variants: list[tuple[dict, dict]], # labels, and arguments of `run_finetuning`
     processes: int = 2, # runs at the same time
     **common, # arguments of all
-) -> pd.DataFrame: # the labels, dataset, component, subspace, optimizer, lr, seed, those of TOLD, of runs with a `source` also source_accuracy_before and source_accuracy, run, commit, started, wall_time_s; and diverged: its loss became infinite or nan, and its val_accuracy counts as 0
+) -> pd.DataFrame: # the labels, dataset, component, subspace, optimizer, lr, seed, those of TOLD, of runs with a `source` also source_accuracy_before and source_accuracy, run, commit, started, wall_time_s; and diverged: its loss became infinite or nan, and its accuracies count as 0
     "Finetune each variant once and gather the rows; variants with the same arguments share a run."
-    if not variants: raise ValueError("`variants` must list at least one run; got none")
+    check_variants(variants, processes, **common)
     keys = [json.dumps(arguments, sort_keys=True) for _, arguments in variants]
     unique = dict(zip(keys, (arguments for _, arguments in variants)))
     runs = dict(zip(unique, run_each([arguments | common for arguments in unique.values()], processes, diverged=True)))
     done = [i for i, key in enumerate(keys) if runs[key] is not None]
-    if not done: raise ValueError("`variants` must have runs that don't diverge; the loss of each became infinite or nan: try smaller rates")
     rows = pd.DataFrame([labels | {name: (DEFAULTS | common | arguments)[name] for name in ("dataset", "component", "subspace", "optimizer", "lr", "seed")} for labels, arguments in variants])
     kept = [runs[keys[i]] for i in done]
-    told = _rows(kept, columns=TOLD + (["source_accuracy_before", "source_accuracy"] if "source" in kept[0].info["parameters"] else [])).set_index(pd.Index(done))
-    return rows.join(told).assign(diverged=lambda table: table.run.isna(), val_accuracy=lambda table: table.val_accuracy.fillna(0.0)) # not to be chosen
+    columns = TOLD + (["source_accuracy_before", "source_accuracy"] if kept and "source" in kept[0].info["parameters"] else [])
+    told = _rows(kept, columns=columns).set_index(pd.Index(done)) if kept else pd.DataFrame(columns=[*columns, "run", "commit", "started", "wall_time_s"])
+    lost = {name: lambda table, name=name: table[name].astype(float).fillna(0.0) for name in ("val_accuracy", "test_accuracy")}
+    return rows.join(told).assign(diverged=lambda table: table.run.isna(), **lost)
 
 TOLD = ["val_accuracy", "test_accuracy", "clipped", "component_parameters", "trainable_parameters", "peak_memory_bytes", "time_s", "images_per_s"] # of a run's summary
 
@@ -157,15 +171,16 @@ def _rows(runs: list[Run], table: str = "summary", columns: list[str] | None = T
     rows, told = combine_runs(runs, table, parameters, columns), {run.info["id"]: run.info for run in runs}
     return rows.assign(**{name: [told[run][name] for run in rows.run] for name in ("commit", "started", "wall_time_s")})
 
-# %% ../nbs/api/13_causes.ipynb #c206d9531
+# %% ../nbs/api/13_causes.ipynb #c201324d6
 def save_rows(
     rows: pd.DataFrame, # see `run_variants`
     folder: str | Path, # to write to: rows.parquet and study.json
-) -> dict: # runs, diverged (rows), run_hours, first_start, last_end (UTC), commits
+    arguments: dict | None = None, # of the study, to be told in study.json
+) -> dict: # arguments, runs, diverged (rows), run_hours, first_start, last_end (UTC), commits
     "Write a study's rows and what they are."
     folder, single = Path(folder), rows[~rows.diverged].drop_duplicates("run")
     starts = pd.to_datetime(single.started, utc=True)
-    told = {"runs": len(single), "diverged": int(rows.diverged.sum()), "run_hours": round(single.wall_time_s.sum() / 3_600, 3), "first_start": starts.min().isoformat(timespec="seconds"), "last_end": (starts + pd.to_timedelta(single.wall_time_s, unit="s")).max().isoformat(timespec="seconds"),
+    told = {"arguments": arguments or {}, "runs": len(single), "diverged": int(rows.diverged.sum()), "run_hours": round(single.wall_time_s.sum() / 3_600, 3), "first_start": starts.min().isoformat(timespec="seconds"), "last_end": (starts + pd.to_timedelta(single.wall_time_s, unit="s")).max().isoformat(timespec="seconds"),
             "commits": sorted(single.commit.dropna().unique())}
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder/"rows.parquet") as file: rows.to_parquet(file, index=False, compression="zstd")
@@ -177,10 +192,10 @@ def read_rows(
 ) -> pd.DataFrame: # see `run_variants`
     "Read a study's rows."
     path = Path(folder)/"rows.parquet"
-    if not path.is_file(): raise ValueError(f"`folder` must hold a study's rows.parquet, as `save_rows` writes it; {str(folder)!r} has none: compute it")
+    if not path.is_file(): raise ValueError(f"`folder` must hold a study's rows.parquet, as `save_rows` writes it; {str(folder)!r} has none: compute it, with compute=True")
     return pd.read_parquet(path)
 
-# %% ../nbs/api/13_causes.ipynb #c227069c4
+# %% ../nbs/api/13_causes.ipynb #c22074c39
 def paired_effect(
     first: pd.DataFrame, # dataset, seed, and the column `value`
     second: pd.DataFrame, # the same data sets and seeds
@@ -191,6 +206,7 @@ def paired_effect(
     check_number("confidence", confidence, above=0, maximum=0.9999)
     a, b = (frame.set_index(["dataset", "seed"])[value] for frame in (first, second))
     if a.index.has_duplicates or set(a.index) != set(b.index): raise ValueError("`first` and `second` must hold the same data sets and seeds, each pair once")
+    if not np.isfinite(a).all() or not np.isfinite(b).all(): raise ValueError(f"`first` and `second` must have a finite {value} in each row; {int((~np.isfinite(a)).sum())} and {int((~np.isfinite(b)).sum())} have none")
     difference = a - b
     by = difference.groupby("dataset")
     means, counts, free = by.mean(), by.size(), len(difference) - by.ngroups
@@ -207,7 +223,7 @@ def judge(
     if -margin <= ci_low and ci_high <= margin: return "none"
     return "larger" if ci_low > 0 else "smaller" if ci_high < 0 else "undecided"
 
-# %% ../nbs/api/13_causes.ipynb #c26ae4e5a
+# %% ../nbs/api/13_causes.ipynb #c26aacfd0
 ARMS = {"paper": {}, "own_rate": {"final_norm": False, "head_lr": True}, "unclipped": {"final_norm": False, "head_lr": True, "clip_norm": None}} # what differs from the protocol; head_lr True: the protocol's rate
 EQUAL = "LN1 = FC1" # the factor at which the two are equally plastic
 
@@ -216,15 +232,17 @@ def equal_plasticity(
     dataset: str, # see `load_dataset`
     source: str, # images like those of pretraining, see `load_dataset`
     data_dir: str | Path | None = None, # see `get_data_dir`
+    protocol: str = "mini", # says how images are normalised, see `protocol_settings`
     n_pairs: int = 256, # see `measure_plasticity`; fewer where there are fewer images
 ) -> float: # to three digits
     "The factor at which LN1 is as plastic as FC1 under the embedding protocol, where LN1's plasticity scales as the factor and FC1's stays."
     sides = [load_dataset(name, data_dir, image_size(model)).test for name in (source, dataset)]
-    table = measure_plasticity(load_model(model), *sides, n_pairs=min(n_pairs, *(len(side.labels) for side in sides)), progress=False)
+    network = load_model(model, normalization=protocol_settings(protocol, dataset)["normalization"])
+    table = measure_plasticity(network, *sides, n_pairs=min(n_pairs, *(len(side.labels) for side in sides)), progress=False)
     means = table.groupby("component").plasticity.mean()
     return float(f"{means['fc1'] / means['ln1']:.3g}")
 
-# %% ../nbs/api/13_causes.ipynb #c27e8747f
+# %% ../nbs/api/13_causes.ipynb #c279821ea
 def rescaling_variants(
     equal: dict[str, float], # data set -> `equal_plasticity`
     factors: list[float], # of LN1, with 1 among them
@@ -248,7 +266,10 @@ def rescaling_variants(
     return variants
 
 def _settings(datasets: str, lrs, seeds, protocol: str) -> tuple[list[str], list[float], list[int]]: # of a study: data sets, rates, seeds; the protocol's where None
+    if not isinstance(datasets, str): raise ValueError(f"`datasets` must be names joined by commas; got {datasets!r}")
     names = [name.strip() for name in datasets.split(",")]
+    if len(set(names)) < len(names): raise ValueError(f"`datasets` must name each once; got {datasets!r}")
+    for name in names: check_dataset("datasets", name)
     settings = protocol_settings(protocol, names[0])
     return names, parse_numbers("lrs", settings["lrs"] if lrs is None else lrs), parse_numbers("seeds", settings["seeds"] if seeds is None else seeds, integer=True)
 
@@ -266,8 +287,8 @@ def run_rescaling(
 ) -> pd.DataFrame: # see `run_variants` and `rescaling_variants`
     "All runs of the rescaling study."
     (names, lrs, seeds), factors = _settings(datasets, lrs, seeds, protocol), parse_numbers("factors", factors)
-    if 1 not in factors or min(factors) == 1 or max(factors) == 1 or min(factors) <= 0: raise ValueError(f"`factors` must be above 0 and have 1, a smaller and a larger one among them; got {factors}")
-    equal = {name: equal_plasticity(model, name, source, data_dir) for name in names}
+    if 1 not in factors or min(factors) == 1 or max(factors) == 1 or min(factors) <= 0 or len({f"{c:g}" for c in factors}) < len(factors): raise ValueError(f"`factors` must be above 0 and have 1, a smaller and a larger one among them, each once (to six digits); got {factors}")
+    equal = {name: equal_plasticity(model, name, source, data_dir, protocol) for name in names}
     return run_variants(rescaling_variants(equal, factors, lrs, seeds, protocol), processes, model=model, data_dir=data_dir, **options)
 
 # %% ../nbs/api/13_causes.ipynb #c28d429c5
@@ -321,7 +342,7 @@ def search_rates(
         tables |= {i: rows[rows.cell == i] for i in waiting}
     return pd.concat([tables[i] for i in range(len(cells))], ignore_index=True).drop(columns="cell")
 
-# %% ../nbs/api/13_causes.ipynb #c34dde710
+# %% ../nbs/api/13_causes.ipynb #c34a23a76
 FAMILIES = {"ln1": ("mha", "scale"), "ln2": ("fc1", "scale")} # LayerNorm -> the component, and its subspace, that moves the same functions
 
 def run_families(
@@ -335,6 +356,7 @@ def run_families(
 ) -> pd.DataFrame: # see `search_rates`; labels: family, name
     "Each LayerNorm, and what it can do as a part of the component that reads it."
     names, lrs, seeds = _settings(datasets, lrs, seeds, protocol)
+    for reader, part in FAMILIES.values(): set_trainable(load_model(model, num_classes=2, pretrained=False), reader, subspace=part) # which not every model can have
     cells = [({"family": norm, "name": name}, {"dataset": dataset, "component": name, "subspace": subspace, "protocol": protocol, "optimizer": "sgd"}) for dataset in names for norm, (reader, part) in FAMILIES.items() for name, subspace in ((norm, None), (reader, part))]
     return search_rates(cells, lrs, seeds, processes=processes, model=model, **options)
 
@@ -349,18 +371,20 @@ def family_effects(
         found.append({"family": norm, "name": reader} | effect | {"at_edge": int(sum(part.groupby("dataset").at_edge.first().sum() for part in (best[norm, reader], best[norm, norm]))), "verdict": judge(effect["ci_low"], effect["ci_high"], margin)})
     return pd.DataFrame(found)
 
-# %% ../nbs/api/13_causes.ipynb #c38c69d8b
+# %% ../nbs/api/13_causes.ipynb #c38a74618
 def part_costs(
     parts: list[tuple[str, dict]], # see `budget_parts`; one of them is "all"
     model: str = "vit_mini", # see `load_model`
     dataset: str = "mini/digits", # see `load_dataset`
     protocol: str = "mini", # whose batches are timed, see `protocol_settings`
+    batch_size: int | None = None, # images a step; None: the protocol's
     rounds: int = 3, # of all parts, one after the other, so that what slows the machine slows all
     steps: int = 6, # of a part in a round; the first is not timed
     device: str = "auto", # auto, cpu, cuda
     data_dir: str | Path | None = None, # see `get_data_dir`
 ) -> pd.DataFrame: # part, activations_bytes (of one image, kept for the backward pass), relative_time (of a step, to that of `all`: median over rounds)
     "Memory and time of training each part, on this machine."
+    if "all" not in dict(parts): raise ValueError("`parts` must have one called 'all', to which times are relative")
     check_number("rounds", rounds, minimum=1, integer=True), check_number("steps", steps, minimum=2, integer=True)
     data, settings = load_dataset(dataset, data_dir, image_size(model)), protocol_settings(protocol, dataset)
     few = replace(data, **{name: Split(*(None if part is None else part[:1] for part in getattr(data, name))) for name in ("val", "test")}) # whose evaluation takes no time
@@ -368,13 +392,13 @@ def part_costs(
     for i in range(rounds):
         for part, arguments in parts:
             ends = []
-            finetune(copy.deepcopy(network), few, **arguments, lr=1e-6, steps=steps, batch_size=settings["batch_size"], crop_scale=settings["crop_scale"], device=device, progress=False, on_step=lambda training: ends.append(time.perf_counter()))
+            finetune(copy.deepcopy(network), few, **arguments, lr=1e-6, steps=steps, batch_size=settings["batch_size"] if batch_size is None else batch_size, crop_scale=settings["crop_scale"], device=device, progress=False, on_step=lambda training: ends.append(time.perf_counter()))
             rows.append((part, i, np.median(np.diff(ends))))
     seconds = pd.DataFrame(rows, columns=["part", "round", "step_s"]).pivot(index="round", columns="part", values="step_s")
     memory = {part: memory_report(network, arguments["component"], layers=arguments.get("layers"), subspace=arguments.get("subspace")).activations_bytes[0] for part, arguments in parts}
     return pd.DataFrame({"part": list(memory), "activations_bytes": memory.values(), "relative_time": seconds.div(seconds["all"], axis=0).median()[list(memory)].to_numpy()})
 
-# %% ../nbs/api/13_causes.ipynb #c391852c8
+# %% ../nbs/api/13_causes.ipynb #c390cfeba
 INNER = "+".join(COMPONENTS) # all of a block
 
 def budget_parts(
@@ -403,8 +427,9 @@ def run_budgets(
     parts = budget_parts(empty.embed_dim, len(blocks(empty)))
     cells = [({"part": part}, {"dataset": dataset, "protocol": protocol, "optimizer": "sgd"} | arguments) for dataset in names for part, arguments in parts]
     source = "mini/fashion" if source is None and model == "vit_mini" else source
-    rows = search_rates(cells, lrs, seeds, processes=processes, model=model, source=source, **options)
-    return rows.merge(part_costs(parts, model, names[0], protocol, **{name: options[name] for name in ("device", "data_dir") if name in options}), on="part")
+    check_variants([(labels, arguments | {"lr": lrs[0], "seed": seeds[0]}) for labels, arguments in cells], processes, model=model, source=source, **{name: value for name, value in options.items() if name != "extensions"})
+    costs = part_costs(parts, model, names[0], protocol, **{name: options[name] for name in ("batch_size", "device", "data_dir") if name in options}) # before the runs: what a model can't have is told at once
+    return search_rates(cells, lrs, seeds, processes=processes, model=model, source=source, **options).merge(costs, on="part")
 
 def budget_curve(
     rows: pd.DataFrame, # see `run_budgets`
@@ -415,12 +440,12 @@ def budget_curve(
         effect = paired_effect(chosen, best["ln1"])
         found.append({"part": part, "component": "last blocks" if chosen.component.iloc[0] == INNER else chosen.component.iloc[0], "numbers": int(chosen.component_parameters.iloc[0]), "accuracy": chosen.groupby("dataset").test_accuracy.mean().mean(),
                       "lead": effect["effect"], "ci_low": effect["ci_low"], "ci_high": effect["ci_high"], "n": effect["n"], "at_edge": int(chosen.groupby("dataset").at_edge.first().sum()), "activations_bytes": chosen.activations_bytes.iloc[0], "relative_time": chosen.relative_time.iloc[0]})
-        if "source_accuracy" in chosen:
+        if "source_accuracy" in chosen and chosen.source_accuracy.notna().all():
             lost = paired_effect(chosen, chosen.assign(source_accuracy=chosen.source_accuracy_before), "source_accuracy")
             found[-1] |= {"source_change": lost["effect"], "source_low": lost["ci_low"], "source_high": lost["ci_high"]}
     return pd.DataFrame(found).sort_values("numbers", ignore_index=True)
 
-# %% ../nbs/api/13_causes.ipynb #c42821fdb
+# %% ../nbs/api/13_causes.ipynb #c437316e3
 def load_study(
     study: Callable, # run_rescaling, run_families, run_budgets or another function that takes `model` and `out_dir` and returns rows
     compute: bool, # True: run what is not stored yet, and write the rows; False: read the rows that were written
@@ -430,8 +455,16 @@ def load_study(
 ) -> pd.DataFrame: # the study's rows
     "The rows of a study."
     check_flag("compute", compute)
-    folder = Path(study.__name__.removeprefix("run_"), Path(model).stem)
-    if not compute: return read_rows(find_out_dir(out_dir)/folder)
+    folder = find_out_dir(out_dir)/study.__name__.removeprefix("run_")/Path(str(model)).name.removesuffix(".safetensors")
+    arguments = _asked(study, {"model": model} | options)
+    if (folder/"study.json").is_file() and (known := json.loads((folder/"study.json").read_text(encoding="utf-8")).get("arguments")):
+        unlike = [f"{name} {known.get(name)!r} and not {value!r}" for name, value in arguments.items() if known.get(name) != value]
+        if unlike: raise ValueError(f"`out_dir` holds this study's rows with {'; '.join(unlike)}: give another out_dir, and compute=True, for a study of its own")
+    if not compute: return read_rows(folder)
     rows = study(model, out_dir=out_dir, **options)
-    save_rows(rows, get_out_dir(out_dir)/folder)
+    save_rows(rows, get_out_dir(out_dir)/folder.parent.name/folder.name, arguments)
     return rows
+
+def _asked(study: Callable, options: dict) -> dict: # its arguments, with what is left out; but for those that change no result
+    defaults = {name: parameter.default for name, parameter in inspect.signature(study).parameters.items() if parameter.kind is not parameter.VAR_KEYWORD}
+    return json.loads(json.dumps({name: value for name, value in (defaults | options).items() if name not in ("processes", "device", "data_dir", "out_dir")}, default=str))

@@ -7,8 +7,8 @@ __all__ = ['MEASURES', 'SHARES', 'gradient_measures', 'largest_eigenvalue', 'sha
            'trajectory', 'run_trajectory', 'run_mechanism', 'run_smoothness', 'first_crossing', 'at_losses',
            'order_agreement', 'sharpness_path', 'plasticity_orders', 'smoothness_correlations']
 
-# %% ../nbs/api/14_mechanism.ipynb #c03b3c909
-import contextlib, functools, math
+# %% ../nbs/api/14_mechanism.ipynb #c030fa447
+import contextlib, functools, inspect, math
 from pathlib import Path
 from typing import Callable, Iterable
 
@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .causes import _features, _rows, _settings, _square, judge, paired_effect
-from .core import COMPONENTS, check_number, check_seed, get_device, get_out_dir
+from .core import COMPONENTS, check_choice, check_number, check_seed, get_device, get_out_dir
 from .data import Dataset, preprocess
 from .finetune import _evaluating, _identity, _kept, _load_network, finetune, make_forward, run_calls
 from .models import blocks, component_parameters, image_size, input_config
@@ -224,7 +224,7 @@ def run_trajectory(
     parameters = _identity(model, network, data, device, normalization) | training | measured | {"protocol": protocol}
     return stored_run("trajectory", parameters, lambda: {"trajectory": trajectory(network, data, device=str(device), progress=False, **training, **measured)}, out_dir)
 
-# %% ../nbs/api/14_mechanism.ipynb #c266063a9
+# %% ../nbs/api/14_mechanism.ipynb #c26a40e0a
 def run_mechanism(
     model: str = "vit_mini", # see `load_model`
     datasets: str = "mini/digits,mini/gaussian_noise", # joined by commas, see `load_dataset`
@@ -235,6 +235,10 @@ def run_mechanism(
 ) -> pd.DataFrame: # see `trajectory`; and dataset, component, seed, optimizer, lr, run, commit, started, wall_time_s, diverged (one row where the loss became infinite or nan)
     "All trajectories of a study."
     names, _, seeds = _settings(datasets, None, seeds, protocol)
+    known = [*inspect.signature(run_trajectory).parameters, *DEFAULTS]
+    for name in options: check_choice("argument", name, [other for other in known if other not in ("component", "dataset", "seed", "options", "training")]) # which the study sets
+    for name in ("every", "n_images", "max_iterations"):
+        if options.get(name) is not None: check_number(name, options[name], minimum=1, integer=True)
     calls = [dict(component=component, dataset=dataset, seed=seed, model=model, protocol=protocol) | options for dataset in names for seed in seeds for component in COMPONENTS]
     for call in calls: plan_run({name: value for name, value in call.items() if name in DEFAULTS}, 10**9) # before any is run
     runs = run_calls(run_trajectory, calls, processes, diverged=True)
@@ -303,7 +307,7 @@ def at_losses(
                 found.append({"dataset": dataset, "seed": seed, "component": component, "share": share, "loss": float(np.exp(level)), "step": step} | values)
     return pd.DataFrame(found, columns=["dataset", "seed", "component", "share", "loss", "step", *MEASURES])
 
-# %% ../nbs/api/14_mechanism.ipynb #c3576e6b3
+# %% ../nbs/api/14_mechanism.ipynb #c355fdbec
 def _summaries(rows: pd.DataFrame) -> dict[str, pd.DataFrame]: # when -> dataset, seed, component, and logarithms of the measures
     keys = ["dataset", "seed", "component"]
     def logs(frame): return frame.assign(**{name: _logs(frame[name]) for name in (*MEASURES, "parameters") if name in frame}).set_index(keys)[[name for name in (*MEASURES, "parameters") if name in frame]]
@@ -327,7 +331,7 @@ def order_agreement(
             wide = table[measure].unstack().reindex(columns=list(COMPONENTS)).dropna()
             ranked = [(dataset, seed, row[list(orders[dataset])].to_numpy()) for (dataset, seed), row in wide.iterrows()]
             taus = pd.DataFrame([(dataset, seed, kendalltau(values, range(len(values), 0, -1)).statistic, (np.diff(values) < 0).all()) for dataset, seed, values in ranked], columns=["dataset", "seed", "tau", "exact"])
-            effect = {"effect": math.nan, "ci_low": math.nan, "ci_high": math.nan, "n": 0, "datasets": 0} if taus.empty else paired_effect(taus, taus.assign(tau=0.0), "tau")
+            effect = {"effect": math.nan, "ci_low": math.nan, "ci_high": math.nan, "n": 0, "datasets": 0} if (ranks := taus.dropna()).empty else paired_effect(ranks, ranks.assign(tau=0.0), "tau") # equal values have no rank
             found.append({"measure": measure, "when": when, "exact": taus.exact.astype(float).mean(), "tau": effect.pop("effect")} | effect | {"verdict": judge(effect["ci_low"], effect["ci_high"], margin)})
     return pd.DataFrame(found)
 

@@ -7,7 +7,7 @@ __all__ = ['SIBLING', 'SIBLINGS', 'COLUMNS', 'parse_sibling', 'make_sibling', 'r
            'prediction_variants', 'run_prediction', 'prediction_frames', 'prediction_table', 'regret_by',
            'prediction_tests']
 
-# %% ../nbs/api/15_prediction.ipynb #c036b0a86
+# %% ../nbs/api/15_prediction.ipynb #c03074124
 import warnings
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
-from .causes import judge, measure_criteria, run_variants
+from .causes import check_variants, judge, measure_criteria, run_variants
 from .core import COMPONENTS, check_choice, check_number, check_seed, find_out_dir, get_device, get_out_dir, parse_numbers, replacing, seeded
 from .data import Split, check_dataset, load_dataset, preprocess
 from .finetune import finetune
@@ -125,7 +125,7 @@ def prediction_variants(
             variants.append(({"part": part, "kind": "criterion", "model": name}, one | {"component": component, "steps": trial_steps, "lr": settings["lr"], "seed": 0}))
     return variants
 
-# %% ../nbs/api/15_prediction.ipynb #c191f5c33
+# %% ../nbs/api/15_prediction.ipynb #c19e54022
 def _tidy(tasks: list, variants: pd.DataFrame, measured: list[Run], out_dir) -> pd.DataFrame: # rows of the runs and of the criteria
     runs = variants.rename(columns={"component": "configuration"}).assign(criterion=np.where(variants.kind == "criterion", "trial", ""), value=variants.test_accuracy)
     trial = runs.kind == "criterion"
@@ -142,11 +142,11 @@ def _plan(model: str, siblings: str | None, datasets: str, lrs, seeds, protocol:
     if siblings is not None and not own: raise ValueError(f"`siblings` must be None where `model` is not vit_mini, whose siblings they are; got {siblings!r} and {model!r}")
     models = [name.strip() for name in ((SIBLINGS if siblings is None else siblings) if own else model).split(",")]
     for name in models: parse_sibling(name) if own else image_size(name)
-    if len(set(models)) < len(models) or len(set(names)) < len(names): raise ValueError(f"`model`, `siblings` and `datasets` must have each name once; got {models} and {names}")
+    if len(set(map(str, map(parse_sibling, models)) if own else models)) < len(models) or len(set(names)) < len(names): raise ValueError(f"`model`, `siblings` and `datasets` must have each name once; got {models} and {names}")
     if len(models) * len(names) < 2: raise ValueError(f"`datasets` must name at least two where there is one model, as regrets are compared over tasks; got {datasets!r}: add a data set, or a model")
     return models, own, names, None if lrs is None else parse_numbers("lrs", lrs), None if seeds is None else parse_numbers("seeds", seeds, integer=True)
 
-# %% ../nbs/api/15_prediction.ipynb #c20318cf5
+# %% ../nbs/api/15_prediction.ipynb #c20eb69ac
 def run_prediction(
     model: str = "vit_mini", # see `load_model`; vit_mini: the replication and siblings; else one or several joined by commas
     datasets: str = "mini/digits,mini/gaussian_noise,mini/typefaces,mini/fluent", # of the part `models`, joined by commas
@@ -169,7 +169,9 @@ def run_prediction(
     "Accuracies and criteria of all tasks; siblings, criteria and runs are stored, so a study that is stopped goes on."
     models, own, names, lrs, seeds = _plan(model, siblings, datasets, lrs, seeds, protocol)
     for name, value in (("n_images", n_images), ("trial_steps", trial_steps), *([("steps", steps)] if steps is not None else [])): check_number(name, value, minimum=1, integer=True)
-    known = [read_accuracies(replication)] if own else []
+    known, size = [read_accuracies(replication)] if own else [], image_size("vit_mini" if own else models[0])
+    check_dataset("source", source), check_variants(prediction_variants([("models", name, "vit_mini" if own else name, dataset) for name in models for dataset in names], lrs, seeds, protocol, steps, trial_steps), processes, device=device, data_dir=data_dir, out_dir=out_dir, **options)
+    for name, split in ((source, "test"), *((name, "train") for name in names)): _draw(getattr(load_dataset(name, data_dir, size, (split,)), split), n_images, 0) # are there so many?
     paths = {name: str(make_sibling(name, get_out_dir(out_dir)/"prediction/models", pretraining, device, data_dir)) for name in models} if own else dict(zip(models, models))
     tasks = [("replication", "vit_mini", "vit_mini", dataset) for accuracies in known for dataset in accuracies.dataset.unique()] + [("models", name, path, dataset) for name, path in paths.items() for dataset in names]
     common = dict(device=device, data_dir=data_dir, out_dir=out_dir)

@@ -8,8 +8,8 @@ __all__ = ['OPTIMIZERS', 'SCHEDULES', 'DTYPES', 'HEADS', 'NORMALIZATIONS', 'SUBS
            'parse_rescaling', 'check_training', 'protocol_settings', 'complete_settings', 'used', 'plan_run',
            'combinations', 'cell_runs', 'planned_runs']
 
-# %% ../nbs/api/01_protocols.ipynb #c03fbc672
-import itertools, math, re
+# %% ../nbs/api/01_protocols.ipynb #c033a52c2
+import itertools, re
 
 import numpy as np
 
@@ -50,7 +50,7 @@ def check_subspace(
     kind, _, number = subspace.partition(":")
     return kind, int(number or 0)
 
-# %% ../nbs/api/01_protocols.ipynb #c11fca51f
+# %% ../nbs/api/01_protocols.ipynb #c1107f2a1
 def parse_rescaling(
     rescale: str | None, # see `run_finetuning`
 ) -> dict | None: # component, factor, compensate: arguments of `rescale_layernorm`
@@ -59,7 +59,7 @@ def parse_rescaling(
     component, *rest = str(rescale).split(":")
     try: factor = float(rest[0])
     except (IndexError, ValueError): factor = 0
-    if component not in ("ln1", "ln2") or not 0 < factor < math.inf or rest[1:] not in ([], ["alone"]): raise ValueError(f"`rescale` must be ln1 or ln2 and a factor above 0, such as 'ln1:4', perhaps with ':alone'; got {rescale!r}")
+    if component not in ("ln1", "ln2") or not 1e-6 <= factor <= 1e6 or rest[1:] not in ([], ["alone"]): raise ValueError(f"`rescale` must be ln1 or ln2 and a factor from 1e-6 to 1e6, such as 'ln1:4', perhaps with ':alone'; got {rescale!r}")
     return {"component": component, "factor": factor, "compensate": not rest[1:]}
 
 # %% ../nbs/api/01_protocols.ipynb #c13f3c1b2
