@@ -56,7 +56,7 @@ def test_plasticity_of_photos(tmp_path):
     for mode, picture in zip(("L", "RGBA", "P", "LA"), pixels[76:]): Image.fromarray(picture).convert(mode).save(photos/f"{mode}.png")
     (photos/"broken.jpg").write_bytes((photos/"1.jpg").read_bytes()[:200])
     (photos/"notes.txt").write_text("not a photo")
-    papermill("plasticity", tmp_path, "-p", "model", "vit_tiny_patch16_224", "-p", "pretrained", "False", "-p", "img_size", 32, "-p", "dataset", f"folder:{photos}")
+    papermill("plasticity", tmp_path, "-p", "model", "vit_tiny_patch16_224", "-p", "pretrained", "False", "-p", "img_size", 32, "-p", "n_pairs", 100, "-p", "dataset", f"folder:{photos}")
     rates = read_runs("plasticity", "rates", tmp_path/"runs")
     assert set(rates.dataset) == {"folder:my photos"} and rates.groupby("inputs").pair.nunique().tolist() == [40, 40]
     text = (tmp_path/"plasticity_out.ipynb").read_text()
