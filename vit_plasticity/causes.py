@@ -242,7 +242,7 @@ def equal_plasticity(
     means = table.groupby("component").plasticity.mean()
     return float(f"{means['fc1'] / means['ln1']:.3g}")
 
-# %% ../nbs/api/13_causes.ipynb #c279821ea
+# %% ../nbs/api/13_causes.ipynb #c2731438f
 def rescaling_variants(
     equal: dict[str, float], # data set -> `equal_plasticity`
     factors: list[float], # of LN1, with 1 among them
@@ -265,6 +265,7 @@ def rescaling_variants(
                                  for c in (min(factors), 1.0, max(factors)) for function in (("intact", "damaged") if c != 1 else ("intact",))]
     return variants
 
+# %% ../nbs/api/13_causes.ipynb #c2836dc6d
 def _settings(datasets: str, lrs, seeds, protocol: str) -> tuple[list[str], list[float], list[int]]: # of a study: data sets, rates, seeds; the protocol's where None
     if not isinstance(datasets, str): raise ValueError(f"`datasets` must be names joined by commas; got {datasets!r}")
     names = [name.strip() for name in datasets.split(",")]
