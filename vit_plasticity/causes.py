@@ -133,7 +133,7 @@ def invariance_table(
         tables.append(exponent.where(exponent.isna() | (exponent.abs() >= tolerance), 0.0).rename("exponent").reset_index().assign(transform=name))
     return pd.concat(tables, ignore_index=True)[["transform", "component", "criterion", "exponent"]]
 
-# %% ../nbs/api/13_causes.ipynb #c198bf13a
+# %% ../nbs/api/13_causes.ipynb #c1934afef
 def check_variants(
     variants: list[tuple[dict, dict]], # see `run_variants`, as in all that follows
     processes: int = 2,
@@ -162,8 +162,8 @@ def run_variants(
     kept = [runs[keys[i]] for i in done]
     columns = TOLD + (["source_accuracy_before", "source_accuracy"] if kept and "source" in kept[0].info["parameters"] else [])
     told = _rows(kept, columns=columns).set_index(pd.Index(done)) if kept else pd.DataFrame(columns=[*columns, "run", "commit", "started", "wall_time_s"])
-    lost = {name: lambda table, name=name: table[name].astype(float).fillna(0.0) for name in ("val_accuracy", "test_accuracy")}
-    return rows.join(told).assign(diverged=lambda table: table.run.isna(), **lost)
+    rows = rows.join(told)
+    return rows.assign(diverged=rows.run.isna(), **{name: rows[name].astype(float).fillna(0.0) for name in ("val_accuracy", "test_accuracy")})
 
 TOLD = ["val_accuracy", "test_accuracy", "clipped", "component_parameters", "trainable_parameters", "peak_memory_bytes", "time_s", "images_per_s"] # of a run's summary
 
@@ -399,7 +399,7 @@ def part_costs(
     memory = {part: memory_report(network, arguments["component"], layers=arguments.get("layers"), subspace=arguments.get("subspace")).activations_bytes[0] for part, arguments in parts}
     return pd.DataFrame({"part": list(memory), "activations_bytes": memory.values(), "relative_time": seconds.div(seconds["all"], axis=0).median()[list(memory)].to_numpy()})
 
-# %% ../nbs/api/13_causes.ipynb #c390cfeba
+# %% ../nbs/api/13_causes.ipynb #c4072b717
 INNER = "+".join(COMPONENTS) # all of a block
 
 def budget_parts(
@@ -432,6 +432,7 @@ def run_budgets(
     costs = part_costs(parts, model, names[0], protocol, **{name: options[name] for name in ("batch_size", "device", "data_dir") if name in options}) # before the runs: what a model can't have is told at once
     return search_rates(cells, lrs, seeds, processes=processes, model=model, source=source, **options).merge(costs, on="part")
 
+# %% ../nbs/api/13_causes.ipynb #c41a2cc43
 def budget_curve(
     rows: pd.DataFrame, # see `run_budgets`
 ) -> pd.DataFrame: # part, component, numbers (trained, head and final norm apart), accuracy (mean over data sets and seeds at the best rates), lead over LN1 with ci_low, ci_high and n, at_edge (best rates that are), activations_bytes, relative_time; source_change (of accuracy on what the pretrained head classifies), source_low, source_high, where it was measured
@@ -446,7 +447,7 @@ def budget_curve(
             found[-1] |= {"source_change": lost["effect"], "source_low": lost["ci_low"], "source_high": lost["ci_high"]}
     return pd.DataFrame(found).sort_values("numbers", ignore_index=True)
 
-# %% ../nbs/api/13_causes.ipynb #c437316e3
+# %% ../nbs/api/13_causes.ipynb #c451289b6
 def load_study(
     study: Callable, # run_rescaling, run_families, run_budgets or another function that takes `model` and `out_dir` and returns rows
     compute: bool, # True: run what is not stored yet, and write the rows; False: read the rows that were written
@@ -456,14 +457,14 @@ def load_study(
 ) -> pd.DataFrame: # the study's rows
     "The rows of a study."
     check_flag("compute", compute)
-    folder = find_out_dir(out_dir)/study.__name__.removeprefix("run_")/Path(str(model)).name.removesuffix(".safetensors")
-    arguments = _asked(study, {"model": model} | options)
+    place = Path(study.__name__.removeprefix("run_"), Path(str(model)).name.removesuffix(".safetensors"))
+    folder, arguments = find_out_dir(out_dir)/place, _asked(study, {"model": model} | options)
     if (folder/"study.json").is_file() and (known := json.loads((folder/"study.json").read_text(encoding="utf-8")).get("arguments")):
         unlike = [f"{name} {known.get(name)!r} and not {value!r}" for name, value in arguments.items() if known.get(name) != value]
         if unlike: raise ValueError(f"`out_dir` holds this study's rows with {'; '.join(unlike)}: give another out_dir, and compute=True, for a study of its own")
     if not compute: return read_rows(folder)
     rows = study(model, out_dir=out_dir, **options)
-    save_rows(rows, get_out_dir(out_dir)/folder.parent.name/folder.name, arguments)
+    save_rows(rows, get_out_dir(out_dir)/place, arguments)
     return rows
 
 def _asked(study: Callable, options: dict) -> dict: # its arguments, with what is left out; but for those that change no result
