@@ -356,7 +356,7 @@ def network_lipschitz(
     found = [local_lipschitz(lambda x: network(x[None])[0], image, tolerance, restarts=1) for image in pixels.double()]
     return pd.DataFrame([(i, one.value, one.converged) for i, one in enumerate(found)], columns=["image", "lipschitz", "converged"])
 
-# %% ../nbs/api/07_robustness.ipynb #c51d57e72
+# %% ../nbs/api/07_robustness.ipynb #c5131b3ac
 def run_robustness(
     penalty: str | None = None, # see `parse_penalty`
     component: str = "all", # see `run_finetuning`, as in all that is not said here
@@ -364,6 +364,7 @@ def run_robustness(
     eps: str | float | list[float] = "2,4,8", # in 255ths
     n_images: int = 200, # attacked
     steps_pgd: int = 10, # see `robust_accuracy`
+    budget: int = 100, # see `robust_accuracy`
     n_smooth: int = 2, # images whose local constants are measured
     attack_seed: int = 0, # of the attacked images and the attacks
     device: str = "auto",
@@ -375,20 +376,20 @@ def run_robustness(
     "Train with a penalty and measure robustness and smoothness; a run that is stored already is loaded."
     for name in options: check_choice("argument", name, (*COMPLETED, "model", "dataset", "pretrained", "protocol", "img_size", "weights"))
     settings, named, attacks, levels = DEFAULTS | options | {"component": component}, parse_penalty(penalty), attacks.replace(" ", "").split(","), parse_numbers("eps", eps)
-    _check_attacks(attacks, [level / 255 for level in levels], n_images, steps_pgd)
+    _check_attacks(attacks, [level / 255 for level in levels], n_images, steps_pgd, budget=budget)
     size, device, out_dir = image_size(settings["model"], settings["img_size"]), get_device(device), get_out_dir(out_dir)
     complete = functools.partial(complete_settings, settings["protocol"], settings["dataset"], **{name: settings[name] for name in COMPLETED})
     data = load_dataset(settings["dataset"], data_dir, size, crops=complete(n_train=10**9)[0]["crop_scale"] is not None)
     training, normalization = complete(n_train=len(data.train.labels))
     for name, value in (("n_images", n_images), ("n_smooth", n_smooth)): check_number(name, value, minimum=1, maximum=len(data.test.labels), integer=True)
     network = _load_network(settings["model"], len(data.classes), settings["pretrained"], settings["seed"], normalization, settings["weights"], settings["img_size"], settings["head_init"])
-    evaluation = {"attacks": attacks, "eps": [float(level) for level in levels], "n_images": n_images, "steps_pgd": steps_pgd, "n_smooth": n_smooth, "attack_seed": check_seed(attack_seed)}
+    evaluation = {"attacks": attacks, "eps": [float(level) for level in levels], "n_images": n_images, "steps_pgd": steps_pgd, "budget": budget, "n_smooth": n_smooth, "attack_seed": check_seed(attack_seed)}
     parameters = _identity(settings["model"], network, data, device, normalization) | training | {name: settings[name] for name in ("pretrained", "protocol", "head_init", "img_size")} | evaluation | used(penalty=named and str(named))
     def compute():
         images = preprocess(data.test.images[torch.randperm(len(data.test.labels), generator=torch.Generator().manual_seed(attack_seed))[:n_smooth]], input_config(network))
         before = smoothness_report(network.eval(), images)
         tables = vars(finetune(network, data, **training, penalty=named, device=str(device), progress=progress))
-        robust = robust_accuracy(network, data.test, attacks, [level / 255 for level in levels], n_images, steps_pgd, seed=attack_seed)
+        robust = robust_accuracy(network, data.test, attacks, [level / 255 for level in levels], n_images, steps_pgd, budget=budget, seed=attack_seed)
         network.cpu().eval()
         return tables | {"robust": robust, "smoothness": pd.concat([before.assign(when="before"), smoothness_report(network, images).assign(when="after")], ignore_index=True), "network": network_lipschitz(network, data.test, n_smooth, seed=attack_seed)}
     return stored_run("robustness", parameters, compute, out_dir)
