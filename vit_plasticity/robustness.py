@@ -7,7 +7,7 @@ __all__ = ['FLOOR', 'MATRICES', 'ATTACKS', 'SMOOTHNESS_BOUNDS', 'forward_with_at
            'SpectralPenalty', 'Penalty', 'parse_penalty', 'PixelModel', 'attack_images', 'robust_accuracy',
            'masking_signs', 'smoothness_report', 'network_lipschitz', 'run_robustness']
 
-# %% ../nbs/api/07_robustness.ipynb #c039404de
+# %% ../nbs/api/07_robustness.ipynb #c03dbda0f
 import contextlib, copy, functools, math, re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .bounds import attend, attention_heads, attention_probabilities, component_bounds, local_lipschitz, ordinal_statistics
-from .core import check_choice, check_number, check_seed, get_device, get_out_dir, parse_components, parse_numbers, seeded
+from .core import check_choice, check_flag, check_number, check_seed, get_device, get_out_dir, parse_components, parse_numbers, seeded
 from .data import Dataset, Split, load_dataset, preprocess
 from .finetune import _identity, _load_network, finetune, make_forward
 from .models import blocks, component_inputs, image_size, input_config
@@ -357,8 +357,9 @@ def network_lipschitz(
     found = [local_lipschitz(lambda x: network(x[None])[0], image, tolerance, restarts=1) for image in pixels.double()]
     return pd.DataFrame([(i, one.value, one.converged) for i, one in enumerate(found)], columns=["image", "lipschitz", "converged"])
 
-# %% ../nbs/api/07_robustness.ipynb #c5165e87a
+# %% ../nbs/api/07_robustness.ipynb #c51030abd
 def _load_two(settings: dict, then: str | None, data_dir) -> tuple: # data, the data set to follow or None, arguments of `finetune`, normalisation
+    check_flag("pretrained", settings["pretrained"])
     size, names = image_size(settings["model"], settings["img_size"]), [settings["dataset"], *([] if then is None else [then])]
     complete = functools.partial(complete_settings, settings["protocol"], settings["dataset"], **{name: settings[name] for name in COMPLETED})
     crops = complete(n_train=10**9)[0]["crop_scale"] is not None # refused before anything is downloaded
