@@ -208,13 +208,13 @@ def _attack(network: nn.Module, shape: tuple, classes: int, gpu: bool, attack: s
     loss = "cross_entropy" if attack == "apgd" else "difference_logits_ratio"
     return evasion.AutoProjectedGradientDescent(**common, eps_step=2 * eps, max_iter=steps, nb_random_init=max(restarts, 1), loss_type=loss, verbose=False)
 
-# %% ../nbs/api/07_robustness.ipynb #c33f34bfa
+# %% ../nbs/api/07_robustness.ipynb #c33983d86
 def _check_labels(labels: Tensor, n: int, classes: int):
     if labels.dtype != torch.int64 or labels.shape != (n,): raise ValueError(f"`labels` must be int64, one an image ({n}); got {labels.dtype} {tuple(labels.shape)}")
     if n and not 0 <= labels.min() <= labels.max() < classes: raise ValueError(f"`labels` must lie in 0 ... {classes - 1}; got {labels.min()} ... {labels.max()}")
 
 def attack_images(
-    network: nn.Module, # of images in [0, 1] to logits `(n, classes)`, in evaluation mode, such as a `PixelModel`
+    network: nn.Module, # of images in [0, 1] to logits `(n, classes)`, in evaluation mode, such as a `PixelModel`; gradients of its weights, where it has any, are overwritten
     images: Tensor, # float32 `(n, 3, height, width)` in [0, 1]
     labels: Tensor, # int64 `(n,)`
     attack: str = "pgd", # one of ATTACKS
