@@ -111,7 +111,7 @@ def test_imports_are_declared():
     "Every package that the library imports is a requirement."
     names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
     declared = {re.split("[=<>]", requirement)[0] for requirement in REQUIREMENTS}
-    lazily = {"resvg_py", "transformers", "peft"} # to rebuild the emoji, a development requirement; GPT-2 and LoRA, extras
+    lazily = {"resvg_py", "transformers", "peft", "art"} # to rebuild the emoji, a development requirement; GPT-2, LoRA and attacks, extras
     for path in (ROOT/"vit_plasticity").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module] if isinstance(node, ast.ImportFrom) and node.level == 0 else []

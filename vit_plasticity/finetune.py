@@ -135,7 +135,7 @@ def predict(
     check_choice("dtype", dtype, DTYPES)
     with _evaluating(model), _products(dtype), _autocast(dtype, device): return torch.cat([forward(preprocess(batch, config, device)).float().cpu() for batch in images.split(batch_size)])
 
-# %% ../nbs/api/06_finetune.ipynb #c20900436
+# %% ../nbs/api/06_finetune.ipynb #c2060d615
 class Stopped(RuntimeError):
     "A training that could not go on. `tables` holds the rows so far."
     def __init__(self, message: str, tables: dict[str, pd.DataFrame]):
@@ -153,7 +153,7 @@ class NonFiniteLoss(Stopped):
 class Finetuned:
     "The record of a finetuning."
     summary: pd.DataFrame # one row: accuracies, commonest training label, counts of trainable parameters, best step, share of clipped steps, time, images a second, peak memory
-    steps: pd.DataFrame # a row a step: step, step_lr, loss, grad_norm, component_grad_norm, component_grad_rms, component_relative_grad_norm, head_grad_norm, final_norm_grad_norm, step_micro_batch
+    steps: pd.DataFrame # a row a step: step, step_lr, loss, grad_norm, component_grad_norm, component_grad_rms, component_relative_grad_norm, head_grad_norm, final_norm_grad_norm, step_micro_batch, and penalty where there is one
     layers: pd.DataFrame # a row a step and block: step, layer, grad_norm, relative_grad_norm, of the component
     evaluations: pd.DataFrame # a row an evaluation: step, val_loss, val_accuracy
     predictions: pd.DataFrame # a row a test image: image, label, prediction (of the best checkpoint)
@@ -216,7 +216,7 @@ def _signals(): # yields the list of signals that asked the process to end, whic
     finally:
         for number, handler in before.items(): signal.signal(number, handler)
 
-# %% ../nbs/api/06_finetune.ipynb #c299ab5be
+# %% ../nbs/api/06_finetune.ipynb #c276a5bd5
 def _is_out_of_memory(error: Exception) -> bool: return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
 
 def _gradients(forward: Callable, images: Tensor, labels: Tensor, micro_batch: int, dtype: str) -> Tensor: # add the batch's gradients up; returns its loss
@@ -228,7 +228,20 @@ def _gradients(forward: Callable, images: Tensor, labels: Tensor, micro_batch: i
             loss += share.detach()
     return loss
 
-# %% ../nbs/api/06_finetune.ipynb #c30916c92
+def _penalized_gradients(training, images: Tensor, labels: Tensor) -> Tensor: # the same with a penalty, whose mean over the images is kept as `training.penalized`
+    loss, training.penalized = torch.zeros(2, device=images.device)
+    with _products(training.options.dtype):
+        for part, targets in zip(images.split(training.micro_batch), labels.split(training.micro_batch)):
+            with _autocast(training.options.dtype, images.device):
+                logits, value = training.penalty(training.model, part)
+                share, extra = F.cross_entropy(logits.float(), targets, reduction="sum") / len(labels), value * (len(part) / len(labels))
+            if not extra.requires_grad: raise ValueError(f"`penalty` must depend on what trains; {training.penalty} does not depend on {training.options.component!r}")
+            (share + extra).backward()
+            loss += share.detach()
+            training.penalized += extra.detach()
+    return loss
+
+# %% ../nbs/api/06_finetune.ipynb #c280bb648
 def _logits(training, images: Tensor) -> Tensor: # in batches that fit into memory
     while True:
         try: return predict(training.model, images, training.eval_batch, training.options.dtype)
@@ -246,6 +259,11 @@ def _test(training) -> pd.DataFrame: # image, label, prediction
     split = training.data.test
     return pd.DataFrame({"image": np.arange(len(split.labels)), "label": split.labels.numpy(), "prediction": _logits(training, split.images).argmax(1).numpy()})
 
+def _check_extras(checkpoint, penalty, compile): # of `finetune`
+    if checkpoint is not None and (not isinstance(checkpoint, (str, Path)) or not Path(checkpoint).parent.is_dir() or Path(checkpoint).is_dir()): raise ValueError(f"`checkpoint` must be the path of a file in a folder that exists; got {str(checkpoint)!r}")
+    if penalty is not None and not callable(penalty): raise ValueError(f"`penalty` must be None or called as penalty(model, images); got {penalty!r}; a text goes through robustness.parse_penalty")
+    if penalty is not None and compile: raise ValueError("`compile` must be False with a penalty, which runs the model itself; got True")
+
 def _check_fit(model, data): # do the model and the data fit each other?
     if not isinstance(model, nn.Module) or not isinstance(data, Dataset):
         raise ValueError(f"`model` and `data` must be what `load_model` and `load_dataset` return; got {type(model).__name__} and {type(data).__name__}")
@@ -256,19 +274,19 @@ def _check_fit(model, data): # do the model and the data fit each other?
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
 
-# %% ../nbs/api/06_finetune.ipynb #c31564fcc
+# %% ../nbs/api/06_finetune.ipynb #c29bc7ca5
 class _Training: # one finetuning: what it needs at each step, and what a checkpoint holds
-    def __init__(self, model: nn.Module, data: Dataset, options: dict, device: torch.device): # options: the arguments of `finetune` that the result depends on
+    def __init__(self, model: nn.Module, data: Dataset, options: dict, device: torch.device, penalty: Callable | None = None): # options: the arguments of `finetune` that the result depends on
         o = self.options = SimpleNamespace(**options)
         self.counts, self.model, self.data, self.device = set_trainable(model, o.component, o.final_norm, o.layers, o.subspace, o.seed), model.to(device), data, device
-        self.identity = {name: value for name, value in options.items() if name not in ("micro_batch", "compile")} | {"input": [list(value) if isinstance(value, tuple) else value for value in input_config(model)], "device": device.type, "data": data.sha256, "model": hashlib.sha256(f"{model} {model.blocks[0].attn.num_heads}".encode()).hexdigest(), "weights": checksum(model.state_dict())}
+        self.identity = {name: value for name, value in options.items() if name not in ("micro_batch", "compile")} | {"input": [list(value) if isinstance(value, tuple) else value for value in input_config(model)], "device": device.type, "data": data.sha256, "model": hashlib.sha256(f"{model} {model.blocks[0].attn.num_heads}".encode()).hexdigest(), "weights": checksum(model.state_dict()), "penalty": None if penalty is None else str(penalty)}
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.steppers = make_optimizers(self.trainable, o.optimizer, o.lr, o.weight_decay, o.head_lr)
         self.norms = _Norms(self.trainable, component_parameters(model, o.component, o.layers), len(model.blocks))
         self.forward = torch.compile(make_forward(model)) if o.compile else make_forward(model)
         self.micro_batch = o.batch_size if o.micro_batch in (None, "auto") else o.micro_batch
         self.eval_batch = 250 if o.micro_batch in (None, "auto") else min(250, 2 * o.micro_batch)
-        self.record, self.best, self.step, self.seconds = _Record(self.counts.component), {}, 0, 0.0
+        self.record, self.best, self.step, self.seconds, self.penalty = _Record(self.counts.component), {}, 0, 0.0, penalty
 
     def batches(self): return training_batches(self.data, self.options.batch_size, input_config(self.model), self.device, self.options.seed, self.options.crop_scale, start=self.step)
 
@@ -276,7 +294,7 @@ class _Training: # one finetuning: what it needs at each step, and what a checkp
 
     def state(self) -> dict:
         return {"identity": self.identity, "step": self.step, "seconds": self.seconds, "micro_batch": self.micro_batch, "best": self.best, "weights": {name: p.detach() for name, p in self.trainable.items()},
-                "optimizers": [stepper.state_dict() for stepper in self.steppers], "rows": self.record.rows, "layers": self.record.layers, "evaluations": self.record.evaluations}
+                "optimizers": [stepper.state_dict() for stepper in self.steppers], "rows": self.record.rows, "layers": self.record.layers, "evaluations": self.record.evaluations, "penalty": getattr(self.penalty, "state_dict", dict)()}
 
     def resume(self, state: dict):
         self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
@@ -285,13 +303,15 @@ class _Training: # one finetuning: what it needs at each step, and what a checkp
         with torch.no_grad():
             for name, p in self.trainable.items(): p.copy_(state["weights"][name])
         for stepper, saved in zip(self.steppers, state["optimizers"]): stepper.load_state_dict(saved)
+        if state.get("penalty"): self.penalty.load_state_dict(state["penalty"])
 
-# %% ../nbs/api/06_finetune.ipynb #c32da7927
+# %% ../nbs/api/06_finetune.ipynb #c304ea106
 def _accumulate(training: _Training, images: Tensor, labels: Tensor) -> Tensor: # the batch's gradients and loss, in parts that fit into memory
     while True:
         for stepper in training.steppers: stepper.zero_grad(set_to_none=True)
         try:
             with seeded((training.options.seed + training.step) % 2**32): # of dropout, where a model has it
+                if training.penalty is not None: return _penalized_gradients(training, images, labels)
                 return _gradients(training.forward, images, labels, training.micro_batch, training.options.dtype)
         except (RuntimeError, MemoryError) as error:
             smaller = training.micro_batch // 2
@@ -314,6 +334,7 @@ def _take_step(training: _Training, images: Tensor, labels: Tensor):
         for group in stepper.param_groups: group["lr"] = group["peak"] * training.factor()
         stepper.step()
     training.record.add(training.step, training.options.lr * training.factor(), loss, total, values[:len(values) // 2], values[len(values) // 2:], training.micro_batch)
+    if training.penalty is not None: training.record.rows[-1]["penalty"] = training.penalized.item()
     training.step += 1
 
 def _evaluate(training: _Training): # on the validation split; keeps the best weights
@@ -366,7 +387,7 @@ def _finish(training: _Training) -> Finetuned: # test the best weights
            "time_s": training.seconds, "images_per_s": training.options.batch_size * training.options.steps / training.seconds, "peak_memory_bytes": _peak_memory(training.device)}
     return Finetuned(pd.DataFrame([row]), **tables, predictions=predictions)
 
-# %% ../nbs/api/06_finetune.ipynb #c32b10117
+# %% ../nbs/api/06_finetune.ipynb #c3257c379
 def finetune(
     model: nn.Module, # see `load_model`; trained in place, and left with the best checkpoint's weights
     data: Dataset, # see `load_dataset`
@@ -395,16 +416,16 @@ def finetune(
     checkpoint_every: int = 500, # steps between checkpoints; there is one every minute as well
     on_checkpoint: Callable[[dict[str, pd.DataFrame]], None] | None = None, # called with the rows so far after each checkpoint
     on_step: Callable | None = None, # called after each step with the training: its `step`, `trainable` parameters, `steppers` (the optimizers), ...
+    penalty: Callable[[nn.Module, Tensor], tuple[Tensor, Tensor]] | None = None, # of the model and images: the logits, and what is added to the cross-entropy, a mean over the images; see `robustness`
 ) -> Finetuned:
     "Finetune one component with the head (paper, Section 5), keep the checkpoint with the best validation accuracy, and test it."
     _check_fit(model, data)
     check_number("steps", steps, minimum=1, maximum=10**9, integer=True)
     arguments = dict(component=component, optimizer=optimizer, lr=lr, steps=steps, warmup_steps=steps // 10 if warmup_steps is None else warmup_steps, batch_size=batch_size, seed=seed, weight_decay=weight_decay, clip_norm=clip_norm, eval_every=eval_every,
                      final_norm=final_norm, crop_scale=crop_scale, layers=parse_layers(layers), schedule=schedule, head_lr=head_lr, micro_batch=micro_batch, dtype=dtype, compile=compile, subspace=subspace)
-    check_training(**arguments, n_train=len(data.train.labels)), check_number("checkpoint_every", checkpoint_every, minimum=1, integer=True), check_flag("progress", progress)
+    check_training(**arguments, n_train=len(data.train.labels)), check_number("checkpoint_every", checkpoint_every, minimum=1, integer=True), check_flag("progress", progress), _check_extras(checkpoint, penalty, compile)
     arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
-    if checkpoint is not None and (not isinstance(checkpoint, (str, Path)) or not Path(checkpoint).parent.is_dir() or Path(checkpoint).is_dir()): raise ValueError(f"`checkpoint` must be the path of a file in a folder that exists; got {str(checkpoint)!r}")
-    training = _Training(model, data, arguments, get_device(device))
+    training = _Training(model, data, arguments, get_device(device), penalty)
     if checkpoint is not None and (state := _restore(Path(checkpoint), training.identity)): training.resume(state)
     model.train()
     try: _train(training, None if checkpoint is None else Path(checkpoint), checkpoint_every, on_checkpoint, on_step, progress)
