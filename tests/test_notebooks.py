@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from nbdev.config import get_config
 
-from vit_plasticity import causes, mechanism, prediction
+from vit_plasticity import causes, mechanism, prediction, robustness, smoothing
 from vit_plasticity.core import COMPONENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 BY_HAND = {"pretrain_mini", "build_mini", "mini_benchmark"}
-STUDIES = {"rescaling": ("rescaling", "families"), "matched_budget": ("budgets",), "mechanism": ("mechanism", "smoothness"), "prediction": ("prediction",)} # notebooks that show rows which take an hour: here, made by hand
+STUDIES = {"rescaling": ("rescaling", "families"), "matched_budget": ("budgets",), "mechanism": ("mechanism", "smoothness"), "prediction": ("prediction",), "robustness": ("smoothing", "courses")} # notebooks that show rows which take an hour: here, made by hand
 DEFAULT = 'out_dir: "str or None" = None' # as experiments declare it
 SHORTER = {"finetune_grid": ('\nsteps: "int or None" = None', '\nsteps: "int or None" = 6')} # by default two minutes
 NOTEBOOKS = [path for path in sorted((ROOT/"nbs").rglob("*.ipynb")) if path.stem not in BY_HAND and ".ipynb_checkpoints" not in path.parts]
@@ -41,8 +41,17 @@ def made_mechanism(study): # losses and measures that fall along training; plast
     return pd.DataFrame([run | {"step": step, "loss": math.exp(-step / 60), "iterations": 5, "residual": 0.01} | {name: run["parameters"] ** 0.5 * math.exp(-step / 60) * (1 + 0.01 * run["seed"]) for name in mechanism.MEASURES} for run in runs for step in (0, 60, 120)])
 
 
+def made_smoothing(study): # constants that fall and accuracies that rise with the strength
+    runs = [labels | {"dataset": "a", "seed": run["seed"], "run": f"{i:016x}", "diverged": False} for i, (labels, run) in enumerate(smoothing.smoothing_calls())]
+    for i, run in enumerate(runs): run["size"] = 1 + (i // 3) % 12 + 0.01 * run["seed"]
+    if study == "courses": return pd.DataFrame([run | {"step": step, "layer": layer, "g1_median": 0.1, "near_even": 0.5, "near_one_hot": 0.0, "sink": 0.05 + 0.01 * layer, "similarity": 0.2, "lipschitz": layer + run["size"]} | {bound: 10.0 for bound in robustness.SMOOTHNESS_BOUNDS} for run in runs for step in (0, 60) for layer in (0, 1)])
+    accuracies = {name: lambda rows, place=place: 0.9 - 0.01 * place + 0.001 * rows["size"] for place, name in enumerate(("test_accuracy", "then_accuracy", "accuracy_clean", "accuracy_fgsm_8", "accuracy_pgd_8", "accuracy_autoattack_8"))}
+    return pd.DataFrame(runs).assign(network=lambda rows: 20 / rows["size"], attention=lambda rows: 10 / rows["size"], mha_plasticity=2.0, masked=0.0, **accuracies)
+
+
 def made_rows(study):
     if study == "prediction": return made_prediction()
+    if study in ("smoothing", "courses"): return made_smoothing(study)
     if study in ("mechanism", "smoothness"): return made_mechanism(study)
     one = [{"dataset": dataset, "lr": lr, "seed": seed} for dataset in "ab" for lr in (0.1, 0.2, 0.3) for seed in (0, 1)]
     variants = {"rescaling": lambda: causes.rescaling_variants({"a": 3.0, "b": 4.0}, [0.125, 1.0, 8.0], [0.1, 0.2, 0.3], [0, 1]),

@@ -7,8 +7,8 @@ __all__ = ['LABELS', 'COLORS', 'MARKERS', 'FORMATS', 'plot_layers', 'plot_distri
            'plot_dependence', 'plot_training', 'plot_accuracy', 'plot_bounds', 'plot_tightness', 'plot_growth',
            'plot_pretraining_gain', 'plot_images', 'plot_landscape', 'plot_accuracy_by_dataset', 'plot_robustness',
            'plot_lr_curves', 'plot_rescaling', 'plot_budgets', 'plot_regrets', 'plot_mechanism', 'plot_dynamics',
-           'plot_differences', 'plot_claims', 'plot_profiles', 'plot_plasticity_by_dataset', 'plot_layers_by_dataset',
-           'plot_rank_agreement', 'plot_memory', 'save_figure']
+           'plot_smoothing', 'plot_constants', 'plot_differences', 'plot_claims', 'plot_profiles',
+           'plot_plasticity_by_dataset', 'plot_layers_by_dataset', 'plot_rank_agreement', 'plot_memory', 'save_figure']
 
 # %% ../nbs/api/09_figures.ipynb #c03b7dbef
 import math
@@ -536,6 +536,56 @@ def plot_dynamics(
     figure.supxlabel(f"step (band: {dict(std='± one standard deviation', range='lowest to highest')[spread]} over seeds{f'; means of {window} steps' if window > 1 else ''})", fontsize="small")
     figure.supylabel(_MEASURED.get(value, value.replace("_", " ")), fontsize="small")
     _figure_legend(figure)
+    return figure
+
+# %% ../nbs/api/09_figures.ipynb #c51004a9b
+def _penalty_styles(names: Iterable) -> dict[str, dict]: # none is black
+    others = [name for name in dict.fromkeys(names) if name != "none"]
+    return {"none": {"color": "0.1", "marker": "o"}} | {name: {"color": _PALETTE[i % 10], "marker": "s^vDPX<>"[i % 8]} for i, name in enumerate(others)}
+
+def plot_smoothing(
+    rows: pd.DataFrame, # start, penalty, name, seed, network (local Lipschitz constant) and the columns `values`: a row a run; strengths of one name in their order
+    values: Iterable[str], # accuracies, fractions
+) -> Figure:
+    "Accuracies against the network's local Lipschitz constant, a line a penalty, from none to its strongest: means over seeds (geometric for the constant), with the range. A row a start, a column an accuracy."
+    keys, values = ("start", "penalty", "name", "seed"), list(values)
+    _check_frame("rows", rows, (*keys, "network", *values), once=("start", "penalty", "seed"), full=(*keys, "network"))
+    starts, styles = list(rows.start.unique()), _penalty_styles(rows.name)
+    figure, grid = plt.subplots(len(starts), len(values), figsize=(2.7 * len(values) + 2.2, 2.3 * len(starts) + 0.5), sharex="row", squeeze=False, layout="constrained")
+    for start, axes in zip(starts, grid):
+        for value, ax in zip(values, axes):
+            part = rows[(rows.start == start) & rows[value].notna()].assign(log=lambda table: np.log(table.network))
+            points = part.groupby(["name", "penalty"], sort=False).agg(x=("log", "mean"), y=(value, "mean"), left=("log", "min"), right=("log", "max"), low=(value, "min"), high=(value, "max")).reset_index()
+            for name, style in styles.items():
+                own, line = points[points.name == name], points[points.name.isin(["none", name])] # the line begins at none
+                ax.plot(np.exp(line.x), line.y, color=style["color"], lw=0.8, alpha=0.6)
+                ax.plot(np.exp(own.x), own.y, ls="", ms=5, label=name, **style)
+                ax.hlines(own.y, np.exp(own.left), np.exp(own.right), color=style["color"], lw=0.6), ax.vlines(np.exp(own.x), own.low, own.high, color=style["color"], lw=0.6)
+            ax.set_xscale("log"), ax.yaxis.set_major_formatter(_percent), ax.tick_params(labelsize="small", which="both")
+        axes[0].set_ylabel(f"from {start.replace('pretrained', 'pretrained weights')}\naccuracy (%)", fontsize="small")
+    for value, top in zip(values, grid[0]): top.set_title(value.removeprefix("accuracy_").replace("_", " "), fontsize="small")
+    figure.supxlabel("local Lipschitz constant of the network, pixels to logits", fontsize="small")
+    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize="small", frameon=False)
+    return figure
+
+def plot_constants(
+    courses: pd.DataFrame, # start, penalty, step, seed, layer, lipschitz and its bounds
+    bounds: Iterable[str] = ("best_local", "jasmin_corrected", "prop3"), # columns
+) -> Figure:
+    "Local Lipschitz constants of attention along training and their bounds, geometric mean over blocks and seeds: a row a start, a column a penalty."
+    columns = {"lipschitz": "measured"} | {name: name for name in bounds}
+    _check_frame("courses", courses, ("start", "penalty", "step", "seed", "layer", *columns), once=("start", "penalty", "step", "seed", "layer"), full=columns)
+    starts, penalties = list(courses.start.unique()), list(courses.penalty.unique())
+    figure, grid = plt.subplots(len(starts), len(penalties), figsize=(1.9 * len(penalties) + 1.6, 1.9 * len(starts) + 0.6), sharex="row", sharey="row", squeeze=False, layout="constrained")
+    for start, axes in zip(starts, grid):
+        for penalty, ax in zip(penalties, axes):
+            means = np.exp(np.log(courses[(courses.start == start) & (courses.penalty == penalty)].set_index("step")[[*columns]]).groupby("step").mean())
+            for (column, label), color, style in zip(columns.items(), ("0.1", *_PALETTE), ("-", "--", ":", "-.", (0, (1, 3)))): ax.plot(means.index, means[column], label=label, color=color, ls=style, marker="o", ms=2.5, lw=1.2)
+            ax.set_yscale("log"), ax.tick_params(labelsize="small")
+        axes[0].set_ylabel(f"from {start.replace('pretrained', 'pretrained weights')}", fontsize="small")
+    for penalty, top in zip(penalties, grid[0]): top.set_title(penalty.replace("+", "\n+ "), fontsize="x-small")
+    figure.supxlabel("step", fontsize="small"), figure.supylabel("constant of attention", fontsize="small")
+    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize="small", frameon=False)
     return figure
 
 # %% ../nbs/api/09_figures.ipynb #c3963474c

@@ -7,7 +7,7 @@ __all__ = ['FLOOR', 'MATRICES', 'ATTACKS', 'SMOOTHNESS_BOUNDS', 'forward_with_at
            'SpectralPenalty', 'Penalty', 'parse_penalty', 'PixelModel', 'attack_images', 'robust_accuracy',
            'masking_signs', 'smoothness_report', 'network_lipschitz', 'run_robustness']
 
-# %% ../nbs/api/07_robustness.ipynb #c03dbda0f
+# %% ../nbs/api/07_robustness.ipynb #c033348ff
 import contextlib, copy, functools, math, re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from .bounds import attend, attention_heads, attention_probabilities, component_bounds, local_lipschitz, ordinal_statistics
 from .core import check_choice, check_flag, check_number, check_seed, get_device, get_out_dir, parse_components, parse_numbers, seeded
 from .data import Dataset, Split, load_dataset, preprocess
-from .finetune import _identity, _load_network, finetune, make_forward
+from .finetune import NonFiniteLoss, _identity, _load_network, finetune, make_forward
 from .models import blocks, component_inputs, image_size, input_config
 from .plasticity import measure_plasticity
 from .protocols import COMPLETED, DEFAULTS, complete_settings, used
@@ -357,7 +357,7 @@ def network_lipschitz(
     found = [local_lipschitz(lambda x: network(x[None])[0], image, tolerance, restarts=1) for image in pixels.double()]
     return pd.DataFrame([(i, one.value, one.converged) for i, one in enumerate(found)], columns=["image", "lipschitz", "converged"])
 
-# %% ../nbs/api/07_robustness.ipynb #c51030abd
+# %% ../nbs/api/07_robustness.ipynb #c5105957d
 def _load_two(settings: dict, then: str | None, data_dir) -> tuple: # data, the data set to follow or None, arguments of `finetune`, normalisation
     check_flag("pretrained", settings["pretrained"])
     size, names = image_size(settings["model"], settings["img_size"]), [settings["dataset"], *([] if then is None else [then])]
@@ -366,24 +366,42 @@ def _load_two(settings: dict, then: str | None, data_dir) -> tuple: # data, the 
     data = [load_dataset(name, data_dir, size, crops=crops) for name in names]
     return data[0], data[1] if then is not None else None, *complete(n_train=min(len(one.train.labels) for one in data))
 
-def _measure(network: nn.Module, images: Tensor, data: Dataset, following: Dataset | None) -> dict[str, pd.DataFrame]: # before, and after
-    tables = {"smoothness": smoothness_report(network, images)}
-    return tables if following is None else tables | {"plasticity": measure_plasticity(network, data.train, following.train, 64, device="cpu", progress=False)}
+def _train_watched(network: nn.Module, data: Dataset, images: Tensor, training: dict, **options) -> dict[str, pd.DataFrame]: # the tables of `finetune`, and smoothness (with step)
+    looks = []
+    def look(step):
+        model = copy.deepcopy(network).cpu().eval()
+        with torch.no_grad(): finite = model(images).isfinite().all()
+        if not finite: raise NonFiniteLoss(f"logits became infinite or nan by step {step}; a smaller `lr` may train", {})
+        looks.append(smoothness_report(model, images).assign(step=step))
+    def on_step(now):
+        if now.step % training["eval_every"] == 0 or now.step == training["steps"]: look(now.step)
+    look(0)
+    return vars(finetune(network, data, **training, on_step=on_step, **options)) | {"smoothness": pd.concat(looks, ignore_index=True)}
+
+def _attacked(network: nn.Module, split: Split, attacks: list[str], eps: list[float], autoattack: float | None, n_images: int, steps: int, budget: int, seed: int) -> dict[str, pd.DataFrame]: # eps in 255ths
+    tables = {"robust": robust_accuracy(network, split, attacks, [value / 255 for value in eps], n_images, steps, seed=seed)}
+    if autoattack is None: return tables
+    strongest = robust_accuracy(network, split, ("autoattack",), (autoattack / 255,), n_images, budget=budget, seed=seed).query("attack != 'clean'")
+    return {"robust": pd.concat([tables["robust"], strongest], ignore_index=True), "signs": masking_signs(network, split, autoattack / 255, min(n_images, 50), steps, budget, seed)}
+
+def _plasticity(network: nn.Module, data: Dataset, following: Dataset, when: str) -> pd.DataFrame:
+    return measure_plasticity(copy.deepcopy(network).cpu().eval(), data.train, following.train, 64, device="cpu", progress=False).assign(when=when)
 
 def _follow(network: nn.Module, following: Dataset, training: dict, **options) -> float: # test accuracy after finetuning a copy there
     model = copy.deepcopy(network)
     with seeded(training["seed"]): model.reset_classifier(len(following.classes))
     return finetune(model, following, **training, **options).summary.test_accuracy[0]
 
-# %% ../nbs/api/07_robustness.ipynb #c527518de
+# %% ../nbs/api/07_robustness.ipynb #c52e383e7
 def run_robustness(
     penalty: str | None = None, # see `parse_penalty`
     component: str = "all", # see `run_finetuning`, as in all that is not said here
-    attacks: str = "fgsm,pgd", # joined by commas, see `robust_accuracy`
+    attacks: str = "fgsm,pgd", # joined by commas
     eps: str | float | list[float] = "2,4,8", # in 255ths
+    autoattack: float | None = None, # in 255ths, of AutoAttack and of `masking_signs` (on at most 50 images); None: neither, which take minutes
     n_images: int = 200, # attacked
     steps_pgd: int = 10, # see `robust_accuracy`
-    budget: int = 100, # see `robust_accuracy`
+    budget: int = 100, # of AutoAttack, see `robust_accuracy`; and the squares of `masking_signs`
     n_smooth: int = 2, # images whose local constants are measured
     attack_seed: int = 0, # of the attacked images and the attacks
     then: str | None = None, # a data set to finetune on afterwards
@@ -393,23 +411,26 @@ def run_robustness(
     out_dir: str | Path | None = None,
     progress: bool = True,
     **options, # other arguments of `run_finetuning`: model, dataset, pretrained, protocol, lr, steps, seed, ...
-) -> Run: # tables: those of `finetune` (with `then`, summary has then_accuracy), robust, network, and smoothness and plasticity (with when: before or after)
+) -> Run: # tables: those of `finetune` (with `then`, summary has then_accuracy), robust, network, smoothness (with step), with `autoattack` signs, with `then` plasticity (with when: before or after)
     "Train with a penalty and measure robustness and smoothness; a run that is stored already is loaded."
     for name in options: check_choice("argument", name, (*COMPLETED, "model", "dataset", "pretrained", "protocol", "img_size", "weights"))
     settings, named, attacks, levels = DEFAULTS | options | {"component": component}, parse_penalty(penalty), attacks.replace(" ", "").split(","), parse_numbers("eps", eps)
-    _check_attacks(attacks, [level / 255 for level in levels], n_images, steps_pgd, budget=budget), parse_components(then_component)
+    for attack in attacks: check_choice("attacks", attack, ("fgsm", "pgd"))
+    if autoattack is not None: check_number("autoattack", autoattack, above=0, maximum=255)
+    _check_attacks([*attacks, *([] if autoattack is None else ["autoattack"])], [level / 255 for level in levels], n_images, steps_pgd, budget=budget), parse_components(then_component)
     device, out_dir, (data, following, training, normalization) = get_device(device), get_out_dir(out_dir), _load_two(settings, then, data_dir)
     for name, value in (("n_images", n_images), ("n_smooth", n_smooth)): check_number(name, value, minimum=1, maximum=len(data.test.labels), integer=True)
     network = _load_network(settings["model"], len(data.classes), settings["pretrained"], settings["seed"], normalization, settings["weights"], settings["img_size"], settings["head_init"])
     evaluation = {"attacks": attacks, "eps": [float(level) for level in levels], "n_images": n_images, "steps_pgd": steps_pgd, "budget": budget, "n_smooth": n_smooth, "attack_seed": check_seed(attack_seed)}
-    told = used(penalty=named and str(named)) | ({} if following is None else {"then": following.name, "then_sha256": following.sha256, "then_component": then_component})
+    told = used(penalty=named and str(named), autoattack=None if autoattack is None else float(autoattack)) | ({} if following is None else {"then": following.name, "then_sha256": following.sha256, "then_component": then_component})
     parameters = _identity(settings["model"], network, data, device, normalization) | training | {name: settings[name] for name in ("pretrained", "protocol", "head_init", "img_size")} | evaluation | told
     def compute():
         images = preprocess(data.test.images[torch.randperm(len(data.test.labels), generator=torch.Generator().manual_seed(attack_seed))[:n_smooth]], input_config(network))
-        before, how = _measure(network.eval(), images, data, following), {"device": str(device), "progress": progress}
-        tables = vars(finetune(network, data, **training, penalty=named, **how))
-        tables["robust"] = robust_accuracy(network, data.test, attacks, [level / 255 for level in levels], n_images, steps_pgd, budget=budget, seed=attack_seed)
-        if following is not None: tables["summary"] = tables["summary"].assign(then_accuracy=_follow(network, following, training | {"component": then_component}, **how))
-        after = _measure(network.cpu().eval(), images, data, following)
-        return tables | {"network": network_lipschitz(network, data.test, n_smooth, seed=attack_seed)} | {name: pd.concat([table.assign(when="before"), after[name].assign(when="after")], ignore_index=True) for name, table in before.items()}
+        how, before = {"device": str(device), "progress": progress}, [] if following is None else [_plasticity(network, data, following, "before")]
+        tables = _train_watched(network, data, images, training, penalty=named, **how)
+        tables |= _attacked(network, data.test, attacks, levels, autoattack, n_images, steps_pgd, budget, attack_seed)
+        if following is not None:
+            tables["plasticity"] = pd.concat([*before, _plasticity(network, data, following, "after")], ignore_index=True)
+            tables["summary"] = tables["summary"].assign(then_accuracy=_follow(network, following, training | {"component": then_component}, **how))
+        return tables | {"network": network_lipschitz(network.cpu(), data.test, n_smooth, seed=attack_seed)}
     return stored_run("robustness", parameters, compute, out_dir)
