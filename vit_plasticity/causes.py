@@ -449,7 +449,7 @@ def budget_curve(
             found[-1] |= {"source_change": lost["effect"], "source_low": lost["ci_low"], "source_high": lost["ci_high"]}
     return pd.DataFrame(found).sort_values("numbers", ignore_index=True)
 
-# %% ../nbs/api/13_causes.ipynb #c451289b6
+# %% ../nbs/api/13_causes.ipynb #c4546627f
 def load_study(
     study: Callable, # run_rescaling, run_families, run_budgets or another function that takes `model` and `out_dir` and returns rows
     compute: bool, # True: run what is not stored yet, and write the rows; False: read the rows that were written
@@ -461,13 +461,18 @@ def load_study(
     check_flag("compute", compute)
     place = Path(study.__name__.removeprefix("run_"), Path(str(model)).name.removesuffix(".safetensors"))
     folder, arguments = find_out_dir(out_dir)/place, _asked(study, {"model": model} | options)
-    if (folder/"study.json").is_file() and (known := json.loads((folder/"study.json").read_text(encoding="utf-8")).get("arguments")):
-        unlike = [f"{name} {known.get(name)!r} and not {value!r}" for name, value in arguments.items() if known.get(name) != value]
+    if (known := _known(folder/"study.json")) is not None:
+        unlike = [f"{name} {known.get(name)!r} and not {arguments.get(name)!r}" for name in arguments | known if known.get(name) != arguments.get(name)]
         if unlike: raise ValueError(f"`out_dir` holds this study's rows with {'; '.join(unlike)}: give another out_dir, and compute=True, for a study of its own")
     if not compute: return read_rows(folder)
     rows = study(model, out_dir=out_dir, **options)
     save_rows(rows, get_out_dir(out_dir)/place, arguments)
     return rows
+
+def _known(path: Path) -> dict | None: # the arguments of a study that is written; None: there is none
+    if not path.is_file(): return None
+    try: return dict(json.loads(path.read_text(encoding="utf-8"))["arguments"]) or None
+    except (OSError, ValueError, TypeError, KeyError): raise ValueError(f"`out_dir` must hold a study.json that `save_rows` wrote; {path.parent.name}/{path.name} can't be read: delete its folder, and compute it anew, with compute=True") from None
 
 def _asked(study: Callable, options: dict) -> dict: # its arguments, with what is left out; but for those that change no result
     defaults = {name: parameter.default for name, parameter in inspect.signature(study).parameters.items() if parameter.kind is not parameter.VAR_KEYWORD}

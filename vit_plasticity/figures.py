@@ -538,18 +538,24 @@ def plot_dynamics(
     _figure_legend(figure)
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c51004a9b
+# %% ../nbs/api/09_figures.ipynb #c51e426f7
+def _texts(name: str, values: Iterable[str], most: int = 8) -> list[str]: # an argument that lists columns
+    if isinstance(values, str) or not 1 <= len(values := list(values)) <= most: raise ValueError(f"`{name}` must list one to {most} columns; got {values!r}")
+    return values
+
 def _penalty_styles(names: Iterable) -> dict[str, dict]: # none is black
     others = [name for name in dict.fromkeys(names) if name != "none"]
     return {"none": {"color": "0.1", "marker": "o"}} | {name: {"color": _PALETTE[i % 10], "marker": "s^vDPX<>"[i % 8]} for i, name in enumerate(others)}
 
 def plot_smoothing(
     rows: pd.DataFrame, # start, penalty, name, seed, network (local Lipschitz constant) and the columns `values`: a row a run; strengths of one name in their order
-    values: Iterable[str], # accuracies, fractions
+    values: list[str] | None = None, # accuracies, fractions; None: on the test images, under the strongest attack of all runs, and after finetuning, as far as they are there
 ) -> Figure:
     "Accuracies against the network's local Lipschitz constant, a line a penalty, from none to its strongest: means over seeds (geometric for the constant), with the range. A row a start, a column an accuracy."
-    keys, values = ("start", "penalty", "name", "seed"), list(values)
+    keys, attacks = ("start", "penalty", "name", "seed"), [name for kind in ("fgsm", "pgd") for name in rows if name.startswith(f"accuracy_{kind}_")]
+    values = [name for name in ("test_accuracy", *attacks[-1:], "then_accuracy") if name in rows and rows[name].notna().any()] if values is None else _texts("values", values)
     _check_frame("rows", rows, (*keys, "network", *values), once=("start", "penalty", "seed"), full=(*keys, "network"))
+    rows = rows.sort_values("name", key=lambda names: names != "none", kind="stable")
     starts, styles = list(rows.start.unique()), _penalty_styles(rows.name)
     figure, grid = plt.subplots(len(starts), len(values), figsize=(2.7 * len(values) + 2.2, 2.3 * len(starts) + 0.5), sharex="row", squeeze=False, layout="constrained")
     for start, axes in zip(starts, grid):
@@ -568,12 +574,13 @@ def plot_smoothing(
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize="small", frameon=False)
     return figure
 
+# %% ../nbs/api/09_figures.ipynb #c526ef277
 def plot_constants(
     courses: pd.DataFrame, # start, penalty, step, seed, layer, lipschitz and its bounds
-    bounds: Iterable[str] = ("best_local", "jasmin_corrected", "prop3"), # columns
+    bounds: Iterable[str] = ("best_local", "jasmin_corrected", "prop3"), # columns, at most 4
 ) -> Figure:
     "Local Lipschitz constants of attention along training and their bounds, geometric mean over blocks and seeds: a row a start, a column a penalty."
-    columns = {"lipschitz": "measured"} | {name: name for name in bounds}
+    columns = {"lipschitz": "measured"} | {name: name for name in _texts("bounds", bounds, 4)}
     _check_frame("courses", courses, ("start", "penalty", "step", "seed", "layer", *columns), once=("start", "penalty", "step", "seed", "layer"), full=columns)
     starts, penalties = list(courses.start.unique()), list(courses.penalty.unique())
     figure, grid = plt.subplots(len(starts), len(penalties), figsize=(1.9 * len(penalties) + 1.6, 1.9 * len(starts) + 0.6), sharex="row", sharey="row", squeeze=False, layout="constrained")

@@ -274,7 +274,7 @@ def _check_fit(model, data): # do the model and the data fit each other?
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
 
-# %% ../nbs/api/06_finetune.ipynb #c29bc7ca5
+# %% ../nbs/api/06_finetune.ipynb #c2978cf88
 class _Training: # one finetuning: what it needs at each step, and what a checkpoint holds
     def __init__(self, model: nn.Module, data: Dataset, options: dict, device: torch.device, penalty: Callable | None = None): # options: the arguments of `finetune` that the result depends on
         o = self.options = SimpleNamespace(**options)
@@ -287,6 +287,7 @@ class _Training: # one finetuning: what it needs at each step, and what a checkp
         self.micro_batch = o.batch_size if o.micro_batch in (None, "auto") else o.micro_batch
         self.eval_batch = 250 if o.micro_batch in (None, "auto") else min(250, 2 * o.micro_batch)
         self.record, self.best, self.step, self.seconds, self.penalty = _Record(self.counts.component), {}, 0, 0.0, penalty
+        if hasattr(penalty, "load_state_dict"): penalty.load_state_dict({}) # of an earlier training
 
     def batches(self): return training_batches(self.data, self.options.batch_size, input_config(self.model), self.device, self.options.seed, self.options.crop_scale, start=self.step)
 

@@ -266,7 +266,7 @@ def find_conflicts(
         if "modified" in done and len(changed := done[done.modified.eq(True)]): note("code that was not committed", changed, f"e.g. {changed.run.iloc[0]}")
     return pd.DataFrame(found, columns=["problem", "experiment", "n", "detail"])
 
-# %% ../nbs/api/01_results.ipynb #c340a2a2d
+# %% ../nbs/api/01_results.ipynb #c37f6166e
 SCHEMA = { # experiment -> table -> column -> kind
     experiment: {table: dict(column.split(":") for column in columns.split()) for table, columns in tables.items()} for experiment, tables in {
         "finetune": {"summary": "test_accuracy:f val_accuracy:f best_step:i majority_class:i n_classes:i n_test:i component_parameters:i final_norm_parameters:i head_parameters:i trainable_parameters:i clipped:f time_s:f images_per_s:f peak_memory_bytes:i",
@@ -274,7 +274,9 @@ SCHEMA = { # experiment -> table -> column -> kind
                      "layers": "step:i layer:i grad_norm:f relative_grad_norm:f", "evaluations": "step:i val_loss:f val_accuracy:f", "predictions": "image:i label:i prediction:i"},
         "linear_probe": {"predictions": "image:i label:i prediction:i"},
         "plasticity": {"rates": "pair:i layer:i component:s rate:f"},
-        "bounds": {"bounds": "layer:i component:s kind:s bound:f"}}.items()}
+        "bounds": {"bounds": "layer:i component:s kind:s bound:f"},
+        "trajectory": {"trajectory": "step:i loss:f grad_norm:f sharpness:f"}, "sensitivity": {"sensitivity": "layer:i component:s sensitivity:f parameters:i"}, "criteria": {"criteria": "component:s criterion:s value:f"},
+        "robustness": {"summary": "test_accuracy:f val_accuracy:f best_step:i", "robust": "attack:s eps:f accuracy:f n:i", "smoothness": "step:i layer:i lipschitz:f g1_median:f", "network": "image:i lipschitz:f"}}.items()}
 NEEDED = ("model", "model_sha256", "dataset", "data_sha256") # parameters of each of these
 
 # %% ../nbs/api/01_results.ipynb #c3796bb3a

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['FLOOR', 'MATRICES', 'ATTACKS', 'SMOOTHNESS_BOUNDS', 'forward_with_attention', 'jasmin_penalty', 'entropy_penalty',
            'SpectralPenalty', 'Penalty', 'parse_penalty', 'PixelModel', 'attack_images', 'robust_accuracy',
-           'masking_signs', 'smoothness_report', 'network_lipschitz', 'run_robustness']
+           'masking_signs', 'smoothness_report', 'network_lipschitz', 'plan_robustness', 'run_robustness']
 
-# %% ../nbs/api/07_robustness.ipynb #c033348ff
-import contextlib, copy, functools, math, re
-from collections.abc import Callable, Iterator, Sequence
+# %% ../nbs/api/07_robustness.ipynb #c03bad36f
+import contextlib, copy, functools, inspect, math, re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -23,11 +24,11 @@ from torch.nn import functional as F
 
 from .bounds import attend, attention_heads, attention_probabilities, component_bounds, local_lipschitz, ordinal_statistics
 from .core import check_choice, check_flag, check_number, check_seed, get_device, get_out_dir, parse_components, parse_numbers, seeded
-from .data import Dataset, Split, load_dataset, preprocess
+from .data import Dataset, Split, check_dataset, load_dataset, preprocess
 from .finetune import NonFiniteLoss, _identity, _load_network, finetune, make_forward
 from .models import blocks, component_inputs, image_size, input_config
 from .plasticity import measure_plasticity
-from .protocols import COMPLETED, DEFAULTS, complete_settings, used
+from .protocols import COMPLETED, DEFAULTS, complete_settings, plan_run, used
 from .results import Run, stored_run
 
 # %% ../nbs/api/07_robustness.ipynb #c062b3aaf
@@ -59,7 +60,7 @@ def forward_with_attention(
     with _watched(model) as seen: logits = model(images)
     return logits, [_rows(block.attn, seen[layer]) for layer, block in enumerate(model.blocks)]
 
-# %% ../nbs/api/07_robustness.ipynb #c10e3c4c2
+# %% ../nbs/api/07_robustness.ipynb #c1022b3df
 FLOOR = 1e-12 # of g_k and of probabilities in logarithms
 
 def _log_ordinals(p: Tensor, k: int) -> tuple[Tensor, Tensor]: # of rows `(..., n)`, k < n: log g_1 and log g_k, `(...)`
@@ -71,11 +72,11 @@ def _log_ordinals(p: Tensor, k: int) -> tuple[Tensor, Tensor]: # of rows `(..., 
 def _largest(values: Tensor, smooth: float | None) -> Tensor: # `(..., n)` -> `(...)`
     return values.amax(-1) if smooth is None else smooth * torch.logsumexp(values / smooth, -1)
 
-def _check_attention(attention: Sequence[Tensor]) -> int: # its tokens
+def _checked_rows(attention: Sequence[Tensor]) -> list[Tensor]: # in float32 or better
     if not len(attention) or any(p.ndim != 4 or p.shape[-1] != p.shape[-2] or not p.is_floating_point() for p in attention): raise ValueError(f"`attention` must hold a layer's rows or more, each (batch, heads, tokens, tokens); got shapes {[tuple(p.shape) for p in attention]}")
-    return min(p.shape[-1] for p in attention)
+    return [p.to(torch.promote_types(p.dtype, torch.float32)) for p in attention]
 
-# %% ../nbs/api/07_robustness.ipynb #c1169034a
+# %% ../nbs/api/07_robustness.ipynb #c11a3cd2e
 def jasmin_penalty(
     attention: Sequence[Tensor], # P of each layer, `(batch, heads, tokens, tokens)`, see `forward_with_attention`
     kind: str = "g1", # g1: log g_1; g1_over_gk: log (g_1/g_k)
@@ -85,7 +86,8 @@ def jasmin_penalty(
 ) -> Tensor: # a number
     "How far attention's rows are from smooth, mean over images (Yudin et al. 2025, Eqs. 8 and 9 as reconstructed)."
     check_choice("kind", kind, ("g1", "g1_over_gk")), check_choice("layers", layers, ("sum", "max"))
-    tokens = _check_attention(attention)
+    attention = _checked_rows(attention)
+    tokens = min(p.shape[-1] for p in attention)
     if tokens < 2: raise ValueError(f"`attention` must be over at least 2 tokens; got {tokens}")
     if kind == "g1_over_gk": check_number("k", k, minimum=2, maximum=tokens - 1, integer=True)
     elif k is not None: raise ValueError(f"`k` must be None for g1; got {k!r}; use kind='g1_over_gk'")
@@ -95,15 +97,15 @@ def jasmin_penalty(
     worst = torch.stack([_largest(rows, smooth) for rows in values], -1) # (batch, layers)
     return (worst.sum(-1) if layers == "sum" else _largest(worst, smooth)).mean()
 
-# %% ../nbs/api/07_robustness.ipynb #c150dccf1
+# %% ../nbs/api/07_robustness.ipynb #c15bb8f20
 def entropy_penalty(
     attention: Sequence[Tensor], # see `jasmin_penalty`
 ) -> Tensor: # a number, at least 0
     "How far attention's rows are from even: log n minus their mean entropy, summed over layers."
-    _check_attention(attention)
+    attention = _checked_rows(attention)
     return sum(math.log(p.shape[-1]) + (p * p.clamp(min=FLOOR).log()).sum(-1).mean() for p in attention)
 
-# %% ../nbs/api/07_robustness.ipynb #c20100da3
+# %% ../nbs/api/07_robustness.ipynb #c20058b77
 MATRICES = {"query": "attn.qkv", "key": "attn.qkv", "value": "attn.qkv", "fc1": "mlp.fc1", "fc2": "mlp.fc2"} # what can be penalised, and where its weights are
 
 def _weights(model: nn.Module, part: str) -> Tensor: # of all layers, `(layers, out, in)`
@@ -115,7 +117,8 @@ def _weights(model: nn.Module, part: str) -> Tensor: # of all layers, `(layers, 
 class SpectralPenalty:
     "The sum over layers and parts of the weights' largest singular values, by power iteration from the last call's vectors (Hu et al. 2024, Specformer)."
     def __init__(self, parts: Sequence[str] = ("query", "key", "value"), seed: int = 0): # of MATRICES; of the first vectors
-        self.parts, self.seed, self.vectors = tuple(check_choice("parts", part, MATRICES) for part in parts), check_seed(seed), {}
+        self.parts, self.seed, self.vectors = tuple(dict.fromkeys(check_choice("parts", part, MATRICES) for part in parts)), check_seed(seed), {}
+        if not self.parts: raise ValueError("`parts` must name at least one; got none")
     def __call__(self, model: nn.Module) -> Tensor: return sum(self._norms(part, _weights(model, part)).sum() for part in self.parts)
     def _norms(self, part: str, weights: Tensor) -> Tensor: # `(layers,)`
         shape = (len(weights), weights.shape[-1], 1)
@@ -128,7 +131,7 @@ class SpectralPenalty:
         self.vectors[part] = v
         return (u.mT @ weights @ v)[:, 0, 0]
 
-# %% ../nbs/api/07_robustness.ipynb #c24f33311
+# %% ../nbs/api/07_robustness.ipynb #c24602414
 def _named(name: str) -> Callable | None: # of attention, or a SpectralPenalty; None: there is none of this name
     if name == "entropy": return entropy_penalty
     if name == "specformer": return SpectralPenalty()
@@ -149,7 +152,16 @@ class Penalty:
             return logits, sum(self.strengths[name] * term(model if isinstance(term, SpectralPenalty) else attention) for name, term in self.terms.items())
     def state_dict(self) -> dict: return {name: dict(term.vectors) for name, term in self.terms.items() if isinstance(term, SpectralPenalty)}
     def load_state_dict(self, state: dict):
-        for name, vectors in state.items(): self.terms[name].vectors = dict(vectors)
+        for name, term in self.terms.items():
+            if isinstance(term, SpectralPenalty): term.vectors = dict(state.get(name, {})) # none: it begins anew
+    def check(self, model: nn.Module): # before anything is computed
+        for name, term in self.terms.items():
+            if isinstance(term, SpectralPenalty):
+                for part in term.parts: _weights(model, part)
+                continue
+            _check_rows(model)
+            k, tokens = getattr(term, "keywords", {}).get("k"), model.patch_embed.num_patches + model.num_prefix_tokens
+            if k is not None and k >= tokens: raise ValueError(f"`penalty` {name} must have k below the model's {tokens} tokens; got {k}")
 
 # %% ../nbs/api/07_robustness.ipynb #c2560e0b5
 def parse_penalty(
@@ -239,8 +251,10 @@ def attack_images(
     found = torch.from_numpy(found).to(images)
     return torch.minimum(torch.maximum(found, images - eps), images + eps).clamp(0, 1) # whatever the library rounds
 
-# %% ../nbs/api/07_robustness.ipynb #c376df4c2
+# %% ../nbs/api/07_robustness.ipynb #c376a6774
 def _drawn_pixels(model: nn.Module, split: Split, n_images: int, seed: int) -> tuple[Tensor, Tensor]: # images in [0, 1], of the model's size, and their labels, drawn by the seed
+    if not isinstance(split, Split): raise ValueError(f"`split` must be a Split, such as load_dataset('mini/digits').test; got {type(split).__name__}")
+    if not hasattr(model, "num_classes"): raise ValueError(f"`model` must be a timm model; got {type(model).__name__}")
     check_number("n_images", n_images, minimum=1, maximum=len(split.labels), integer=True)
     _check_labels(split.labels, len(split.images), model.num_classes)
     index, device = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(check_seed(seed)))[:n_images], next(model.parameters()).device
@@ -258,6 +272,8 @@ def _under(network: nn.Module, pixels: Tensor, labels: Tensor, right: Tensor, at
     return right
 
 def _check_attacks(attacks, eps, n_images, steps, step_size=None, restarts=1, budget=100): # of `robust_accuracy`
+    for name, value in (("attacks", attacks), ("eps", eps)):
+        if isinstance(value, (str, float, int)) or not isinstance(value, Iterable): raise ValueError(f"`{name}` must be a list; got {value!r}; write [{value!r}]")
     for attack in attacks: check_choice("attacks", attack, ("fgsm", "pgd", "autoattack"))
     for value in eps: check_number("eps", value, minimum=0, maximum=1)
     for name, value, minimum in (("steps", steps, 1), ("restarts", restarts, 0), ("budget", budget, 1)): check_number(name, value, minimum=minimum, integer=True)
@@ -357,52 +373,79 @@ def network_lipschitz(
     found = [local_lipschitz(lambda x: network(x[None])[0], image, tolerance, restarts=1) for image in pixels.double()]
     return pd.DataFrame([(i, one.value, one.converged) for i, one in enumerate(found)], columns=["image", "lipschitz", "converged"])
 
-# %% ../nbs/api/07_robustness.ipynb #c5105957d
+# %% ../nbs/api/07_robustness.ipynb #c51d82c6f
+def plan_robustness(
+    **given, # arguments of `run_robustness`
+) -> SimpleNamespace: # the arguments, with settings (of the training), attacks and eps as lists, named (the penalty), evaluation
+    "Refuse what can't be run, before anything is loaded."
+    known = {name: parameter.default for name, parameter in inspect.signature(run_robustness).parameters.items() if name != "options"}
+    for name in given: check_choice("argument", name, dict.fromkeys((*known, *COMPLETED, "model", "dataset", "pretrained", "protocol", "img_size", "weights")))
+    o = SimpleNamespace(**(known | {name: value for name, value in given.items() if name in known}))
+    o.settings = DEFAULTS | {name: value for name, value in given.items() if name not in known} | {"component": o.component}
+    o.named, o.attacks = parse_penalty(o.penalty), [name.strip() for name in o.attacks.split(",")] if isinstance(o.attacks, str) else o.attacks
+    o.eps = [float(check_number("eps", level, minimum=0, maximum=255)) for level in parse_numbers("eps", o.eps)]
+    _check_attacks(o.attacks, [level / 255 for level in o.eps], o.n_images, 1)
+    for attack in o.attacks: check_choice("attacks", attack, ("fgsm", "pgd"))
+    if o.autoattack is not None: o.autoattack = float(check_number("autoattack", o.autoattack, above=0, maximum=255))
+    for name in ("steps_pgd", "budget", "n_smooth", "every"):
+        if (value := getattr(o, name)) is not None or name != "every": check_number(name, value, minimum=1, integer=True)
+    check_number("n_images", o.n_images, minimum=1, maximum=None if o.autoattack is None else 200, integer=True), check_flag("pretrained", o.settings["pretrained"])
+    check_dataset("dataset", o.settings["dataset"]), check_dataset("then", "mini/letters" if o.then is None else o.then)
+    plan_run(o.settings, 10**9), get_device(o.device), get_out_dir(o.out_dir)
+    try: parse_components(o.then_component)
+    except ValueError as error: raise ValueError(str(error).replace("`component`", "`then_component`")) from None
+    o.evaluation = {"attacks": list(o.attacks), "eps": o.eps, "attack_seed": check_seed(o.attack_seed, "attack_seed")} | {name: int(getattr(o, name)) for name in ("n_images", "steps_pgd", "budget", "n_smooth")}
+    return o
+
+# %% ../nbs/api/07_robustness.ipynb #c528bd179
 def _load_two(settings: dict, then: str | None, data_dir) -> tuple: # data, the data set to follow or None, arguments of `finetune`, normalisation
-    check_flag("pretrained", settings["pretrained"])
     size, names = image_size(settings["model"], settings["img_size"]), [settings["dataset"], *([] if then is None else [then])]
     complete = functools.partial(complete_settings, settings["protocol"], settings["dataset"], **{name: settings[name] for name in COMPLETED})
-    crops = complete(n_train=10**9)[0]["crop_scale"] is not None # refused before anything is downloaded
+    crops = complete(n_train=10**9)[0]["crop_scale"] is not None
     data = [load_dataset(name, data_dir, size, crops=crops) for name in names]
     return data[0], data[1] if then is not None else None, *complete(n_train=min(len(one.train.labels) for one in data))
 
-def _train_watched(network: nn.Module, data: Dataset, images: Tensor, training: dict, **options) -> dict[str, pd.DataFrame]: # the tables of `finetune`, and smoothness (with step)
-    looks = []
+def _train_watched(network: nn.Module, data: Dataset, images: Tensor, training: dict, every: int | None, **options) -> dict[str, pd.DataFrame]: # the tables of `finetune`, and smoothness (with step)
+    looks, every = {}, every or training["eval_every"]
     def look(step):
         model = copy.deepcopy(network).cpu().eval()
         with torch.no_grad(): finite = model(images).isfinite().all()
         if not finite: raise NonFiniteLoss(f"logits became infinite or nan by step {step}; a smaller `lr` may train", {})
-        looks.append(smoothness_report(model, images).assign(step=step))
+        looks[step] = smoothness_report(model, images).assign(step=step)
     def on_step(now):
-        if now.step % training["eval_every"] == 0 or now.step == training["steps"]: look(now.step)
+        if now.step % every == 0 or now.step == training["steps"]: look(now.step)
     look(0)
-    return vars(finetune(network, data, **training, on_step=on_step, **options)) | {"smoothness": pd.concat(looks, ignore_index=True)}
+    tables = vars(finetune(network, data, **training, on_step=on_step, **options))
+    if (best := int(tables["summary"].best_step[0])) not in looks: look(best) # the model that is kept
+    return tables | {"smoothness": pd.concat([looks[step] for step in sorted(looks)], ignore_index=True)}
 
-def _attacked(network: nn.Module, split: Split, attacks: list[str], eps: list[float], autoattack: float | None, n_images: int, steps: int, budget: int, seed: int) -> dict[str, pd.DataFrame]: # eps in 255ths
-    tables = {"robust": robust_accuracy(network, split, attacks, [value / 255 for value in eps], n_images, steps, seed=seed)}
-    if autoattack is None: return tables
-    strongest = robust_accuracy(network, split, ("autoattack",), (autoattack / 255,), n_images, budget=budget, seed=seed).query("attack != 'clean'")
-    return {"robust": pd.concat([tables["robust"], strongest], ignore_index=True), "signs": masking_signs(network, split, autoattack / 255, min(n_images, 50), steps, budget, seed)}
+def _attacked(network: nn.Module, split: Split, o: SimpleNamespace) -> dict[str, pd.DataFrame]: # o: see `plan_robustness`
+    tables = {"robust": robust_accuracy(network, split, o.attacks, [value / 255 for value in o.eps], o.n_images, o.steps_pgd, seed=o.attack_seed)}
+    if o.autoattack is None: return tables
+    strongest = robust_accuracy(network, split, ("autoattack",), (o.autoattack / 255,), o.n_images, budget=o.budget, seed=o.attack_seed).query("attack != 'clean'")
+    return {"robust": pd.concat([tables["robust"], strongest], ignore_index=True), "signs": masking_signs(network, split, o.autoattack / 255, min(o.n_images, 50), o.steps_pgd, o.budget, o.attack_seed)}
 
-def _plasticity(network: nn.Module, data: Dataset, following: Dataset, when: str) -> pd.DataFrame:
-    return measure_plasticity(copy.deepcopy(network).cpu().eval(), data.train, following.train, 64, device="cpu", progress=False).assign(when=when)
+def _plasticity(network: nn.Module, data: Dataset, following: Dataset, when: str) -> pd.DataFrame: # of test images, which no crops are cut from
+    n_pairs = min(64, len(data.test.labels), len(following.test.labels))
+    return measure_plasticity(copy.deepcopy(network).cpu().eval(), data.test, following.test, n_pairs, device="cpu", progress=False).assign(when=when)
 
 def _follow(network: nn.Module, following: Dataset, training: dict, **options) -> float: # test accuracy after finetuning a copy there
     model = copy.deepcopy(network)
     with seeded(training["seed"]): model.reset_classifier(len(following.classes))
     return finetune(model, following, **training, **options).summary.test_accuracy[0]
 
-# %% ../nbs/api/07_robustness.ipynb #c52e383e7
+# %% ../nbs/api/07_robustness.ipynb #c532563f5
 def run_robustness(
     penalty: str | None = None, # see `parse_penalty`
     component: str = "all", # see `run_finetuning`, as in all that is not said here
-    attacks: str = "fgsm,pgd", # joined by commas
+    attacks: str | list[str] = "fgsm,pgd", # joined by commas
     eps: str | float | list[float] = "2,4,8", # in 255ths
     autoattack: float | None = None, # in 255ths, of AutoAttack and of `masking_signs` (on at most 50 images); None: neither, which take minutes
     n_images: int = 200, # attacked
     steps_pgd: int = 10, # see `robust_accuracy`
     budget: int = 100, # of AutoAttack, see `robust_accuracy`; and the squares of `masking_signs`
     n_smooth: int = 2, # images whose local constants are measured
+    every: int | None = None, # steps between two looks at the constants; None: each evaluation
     attack_seed: int = 0, # of the attacked images and the attacks
     then: str | None = None, # a data set to finetune on afterwards
     then_component: str = "mha", # what is finetuned there
@@ -412,23 +455,19 @@ def run_robustness(
     progress: bool = True,
     **options, # other arguments of `run_finetuning`: model, dataset, pretrained, protocol, lr, steps, seed, ...
 ) -> Run: # tables: those of `finetune` (with `then`, summary has then_accuracy), robust, network, smoothness (with step), with `autoattack` signs, with `then` plasticity (with when: before or after)
-    "Train with a penalty and measure robustness and smoothness; a run that is stored already is loaded."
-    for name in options: check_choice("argument", name, (*COMPLETED, "model", "dataset", "pretrained", "protocol", "img_size", "weights"))
-    settings, named, attacks, levels = DEFAULTS | options | {"component": component}, parse_penalty(penalty), attacks.replace(" ", "").split(","), parse_numbers("eps", eps)
-    for attack in attacks: check_choice("attacks", attack, ("fgsm", "pgd"))
-    if autoattack is not None: check_number("autoattack", autoattack, above=0, maximum=255)
-    _check_attacks([*attacks, *([] if autoattack is None else ["autoattack"])], [level / 255 for level in levels], n_images, steps_pgd, budget=budget), parse_components(then_component)
-    device, out_dir, (data, following, training, normalization) = get_device(device), get_out_dir(out_dir), _load_two(settings, then, data_dir)
+    "Train with a penalty and measure robustness and smoothness; a run that is stored already is loaded, one that is stopped begins anew."
+    o = plan_robustness(**{name: value for name, value in locals().items() if name != "options"}, **options)
+    device, s, (data, following, training, normalization) = get_device(device), o.settings, _load_two(o.settings, then, data_dir)
     for name, value in (("n_images", n_images), ("n_smooth", n_smooth)): check_number(name, value, minimum=1, maximum=len(data.test.labels), integer=True)
-    network = _load_network(settings["model"], len(data.classes), settings["pretrained"], settings["seed"], normalization, settings["weights"], settings["img_size"], settings["head_init"])
-    evaluation = {"attacks": attacks, "eps": [float(level) for level in levels], "n_images": n_images, "steps_pgd": steps_pgd, "budget": budget, "n_smooth": n_smooth, "attack_seed": check_seed(attack_seed)}
-    told = used(penalty=named and str(named), autoattack=None if autoattack is None else float(autoattack)) | ({} if following is None else {"then": following.name, "then_sha256": following.sha256, "then_component": then_component})
-    parameters = _identity(settings["model"], network, data, device, normalization) | training | {name: settings[name] for name in ("pretrained", "protocol", "head_init", "img_size")} | evaluation | told
+    network = _load_network(s["model"], len(data.classes), s["pretrained"], s["seed"], normalization, s["weights"], s["img_size"], s["head_init"])
+    if o.named is not None: o.named.check(network)
+    told = used(penalty=o.named and str(o.named), autoattack=o.autoattack, every=every) | ({} if following is None else {"then": following.name, "then_sha256": following.sha256, "then_component": then_component})
+    parameters = _identity(s["model"], network, data, device, normalization) | training | {name: s[name] for name in ("pretrained", "protocol", "head_init", "img_size")} | o.evaluation | told
     def compute():
         images = preprocess(data.test.images[torch.randperm(len(data.test.labels), generator=torch.Generator().manual_seed(attack_seed))[:n_smooth]], input_config(network))
         how, before = {"device": str(device), "progress": progress}, [] if following is None else [_plasticity(network, data, following, "before")]
-        tables = _train_watched(network, data, images, training, penalty=named, **how)
-        tables |= _attacked(network, data.test, attacks, levels, autoattack, n_images, steps_pgd, budget, attack_seed)
+        tables = _train_watched(network, data, images, training, every, penalty=o.named, **how)
+        tables |= _attacked(network, data.test, o)
         if following is not None:
             tables["plasticity"] = pd.concat([*before, _plasticity(network, data, following, "after")], ignore_index=True)
             tables["summary"] = tables["summary"].assign(then_accuracy=_follow(network, following, training | {"component": then_component}, **how))

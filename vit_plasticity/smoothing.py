@@ -6,20 +6,22 @@
 __all__ = ['PENALTIES', 'STARTS', 'CONSTANTS', 'penalty_name', 'smoothing_calls', 'run_smoothing', 'run_courses',
            'smoothing_effects', 'smoothing_claims', 'effects_table', 'claims_table', 'attack_checks', 'strongest']
 
-# %% ../nbs/api/16_smoothing.ipynb #c04f3c7f3
-import inspect, math
+# %% ../nbs/api/16_smoothing.ipynb #c04b80efb
+import math
 
 import numpy as np
 import pandas as pd
+import torch
 
-from .causes import _settings, judge, paired_effect
-from .core import check_choice, check_number
+from .causes import judge, paired_effect
+from .core import check_choice, check_number, parse_numbers
 from .finetune import run_calls
-from .protocols import COMPLETED
+from .models import load_model
+from .protocols import protocol_settings
 from .results import Run
-from .robustness import SMOOTHNESS_BOUNDS, parse_penalty, run_robustness
+from .robustness import SMOOTHNESS_BOUNDS, parse_penalty, plan_robustness, run_robustness
 
-# %% ../nbs/api/16_smoothing.ipynb #c06250915
+# %% ../nbs/api/16_smoothing.ipynb #c06e6cd7c
 PENALTIES = ("jasmin_g1:0.03", "jasmin_g1:0.1", "jasmin_g1_over_g10:0.01", "jasmin_g1_over_g10:0.03", "specformer:0.03", "specformer:0.1", "jasmin_g1:0.1+specformer:0.1", "entropy:0.03", "entropy:0.1", "spectral_fc1:0.01+spectral_fc2:0.01", "spectral_fc1:0.03+spectral_fc2:0.03")
 STARTS = ("pretrained", "scratch")
 
@@ -39,17 +41,21 @@ def smoothing_calls(
     **options, # other arguments of `run_robustness`
 ) -> list[tuple[dict, dict]]: # labels: start, penalty, name; and arguments of `run_robustness`
     "The runs of a study."
-    texts = [text.strip() for text in penalties.split(",")] if isinstance(penalties, str) else list(penalties or PENALTIES)
-    named = [None, *(str(parse_penalty(text)) for text in texts)] # refused before anything runs; one spelling
-    if len(set(named)) < len(named): raise ValueError(f"`penalties` must name each penalty and strength once; got {', '.join(texts)}")
-    last, (_, _, seeds) = {penalty_name(text): text for text in named}, _settings(dataset, None, seeds, protocol)
-    known = [name for name in (*inspect.signature(run_robustness).parameters, *(name for name in COMPLETED if name != "component"), "model", "weights", "img_size") if name not in ("penalty", "seed", "pretrained", "options", "progress")]
-    for name in options: check_choice("argument", name, known)
+    texts = list(PENALTIES) if penalties is None else [text.strip() for text in penalties.split(",")] if isinstance(penalties, str) else penalties
+    if not isinstance(texts, list) or not texts: raise ValueError(f"`penalties` must be None, a text, or a list of at least one; got {penalties!r}")
+    named = [None, *map(parse_penalty, texts)] # refused before anything runs; one spelling
+    if len({frozenset(one.strengths.items()) for one in named[1:]}) < len(texts): raise ValueError(f"`penalties` must name each penalty and strength once; got {', '.join(texts)}")
+    named = [one and str(one) for one in named]
+    last, seeds = {penalty_name(text): text for text in named}, parse_numbers("seeds", protocol_settings(protocol, dataset)["seeds"] if seeds is None else seeds, integer=True)
     starts = {"pretrained": {"pretrained": True}} | ({} if scratch_steps is None else {"scratch": {"pretrained": False, "steps": check_number("scratch_steps", scratch_steps, minimum=1, integer=True)}})
-    return [({"start": start, "penalty": text or "none", "name": penalty_name(text)}, dict(penalty=text, dataset=dataset, protocol=protocol, seed=seed, autoattack=autoattack if last[penalty_name(text)] == text else None) | options | how)
-            for start, how in starts.items() for text in named for seed in seeds]
+    for name in ("penalty", "seed", "pretrained", "progress"):
+        if name in options: raise ValueError(f"`{name}` must be left out, as the study sets it run by run; got {options[name]!r}")
+    calls = [({"start": start, "penalty": text or "none", "name": penalty_name(text)}, dict(penalty=text, dataset=dataset, protocol=protocol, seed=seed, autoattack=autoattack if last[penalty_name(text)] == text else None) | options | how)
+             for start, how in starts.items() for text in named for seed in seeds]
+    for _, call in calls: plan_robustness(**call | {"autoattack": autoattack})
+    return calls
 
-# %% ../nbs/api/16_smoothing.ipynb #c0937fdda
+# %% ../nbs/api/16_smoothing.ipynb #c09532fc2
 def _geometric(values) -> float: return float(np.exp(np.log(values).mean()))
 
 def _row(run: Run) -> dict: # of a table with a row a run
@@ -63,20 +69,30 @@ def _row(run: Run) -> dict: # of a table with a row a run
     return told | {f"accuracy_{name}": value for name, value in accuracies.items()} | constants | rows | after | ({"masked": int((~run.table("signs").holds).sum())} if "autoattack" in run.info["parameters"] else {})
 
 def _study(model: str, processes: int, **options) -> tuple[list[tuple[dict, dict]], list[Run | None]]: # the calls, and their runs; None where the loss became infinite or nan
-    calls = [(labels | {"dataset": run["dataset"], "seed": run["seed"]}, run | {"model": model, "progress": False}) for labels, run in smoothing_calls(**options)]
+    check_number("processes", processes, minimum=1, integer=True)
+    calls = [(labels | {"dataset": run["dataset"], "seed": run["seed"]}, run | {"model": model, "progress": False}) for labels, run in smoothing_calls(**options, model=model)]
+    with torch.device("meta"): empty = load_model(model, pretrained=False, img_size=options.get("img_size"))
+    for _, call in calls:
+        if call["penalty"] is not None: parse_penalty(call["penalty"]).check(empty)
     return calls, run_calls(run_robustness, [run for _, run in calls], processes, diverged=True)
 
+def _lost(call: dict) -> dict: # of a run whose loss became infinite or nan: its accuracies count as 0
+    o = plan_robustness(**call)
+    attacked = [f"{attack}_{level:g}" for attack in o.attacks for level in o.eps] + ([] if o.autoattack is None else [f"autoattack_{o.autoattack:g}"])
+    return dict.fromkeys(["val_accuracy", "test_accuracy", *([] if o.then is None else ["then_accuracy"]), *(f"accuracy_{name}" for name in ("clean", *attacked))], 0.0) | {"diverged": True}
+
+# %% ../nbs/api/16_smoothing.ipynb #c1071204c
 def run_smoothing(
     model: str = "vit_mini", # see `load_model`
     processes: int = 2, # see `run_calls`
     **options, # arguments of `smoothing_calls`
 ) -> pd.DataFrame: # start, penalty, name, dataset, seed, val_accuracy, test_accuracy, then_accuracy, best_step, time_s; of the attacked images accuracy_clean, accuracy_<attack>_<eps in 255ths>; local constants: network, attention; SMOOTHNESS_BOUNDS; g1_median, g1_max, near_even, near_one_hot, sink, similarity; mha_plasticity; masked (how many signs of it); run, commit, started, wall_time_s, diverged (its accuracies count as 0)
-    "Train with each penalty and without, and measure."
+    "Train with each penalty and without, and measure; what a study leaves out is nan."
     calls, runs = _study(model, processes, **options)
-    told = [labels | ({"diverged": True} if run is None else _row(run) | {"run": run.info["id"], "commit": run.info["commit"], "started": run.info["started"], "wall_time_s": run.info["wall_time_s"], "diverged": False}) for (labels, _), run in zip(calls, runs)]
+    if all(run is None for run in runs): raise ValueError("`lr` must let a training end; the loss of each became infinite or nan: try a smaller one")
+    told = [labels | (_lost(call) if run is None else _row(run) | {"run": run.info["id"], "commit": run.info["commit"], "started": run.info["started"], "wall_time_s": run.info["wall_time_s"], "diverged": False}) for (labels, call), run in zip(calls, runs)]
     rows = pd.DataFrame(told)
-    attacked = [name for name in rows if "accuracy" in name]
-    return rows.assign(**{name: rows[name].where(~rows.diverged, 0.0) for name in attacked})
+    return rows.reindex(columns=list(dict.fromkeys([*rows, "then_accuracy", "mha_plasticity", "masked"])))
 
 def run_courses(
     model: str = "vit_mini", # see `run_smoothing`
@@ -85,56 +101,62 @@ def run_courses(
 ) -> pd.DataFrame: # start, penalty, name, dataset, seed, step, and the columns of `smoothness_report`; run, commit, started, wall_time_s, diverged
     "The constants, bounds and rows of each block along the runs of `run_smoothing`."
     calls, runs = _study(model, processes, **options)
+    if all(run is None for run in runs): raise ValueError("`lr` must let a training end; the loss of each became infinite or nan: try a smaller one")
     tables = [run.table("smoothness").assign(**labels, run=run.info["id"], commit=run.info["commit"], started=run.info["started"], wall_time_s=run.info["wall_time_s"], diverged=False) for (labels, _), run in zip(calls, runs) if run is not None]
-    if not tables: raise ValueError("`lr` must let a training end; the loss of each became infinite or nan: try a smaller one")
     return pd.concat(tables, ignore_index=True)
 
-# %% ../nbs/api/16_smoothing.ipynb #c12221263
+# %% ../nbs/api/16_smoothing.ipynb #c133f7852
 CONSTANTS = ("network", "attention", *SMOOTHNESS_BOUNDS, "mha_plasticity") # compared by ratios
 
-def _best(rows: pd.DataFrame, name: str, value: str) -> pd.DataFrame: # the rows at the strength that does best in the mean: smallest constant, largest accuracy
-    own = rows[(rows.name == name) & rows[value].notna()]
+def _planned(rows: pd.DataFrame, value: str) -> pd.DataFrame: return rows[rows[value].notna() | rows.diverged] # where it was to be measured: a constant has none where a loss became nan
+
+def _best(rows: pd.DataFrame, name: str, value: str) -> pd.DataFrame: # the rows at the strength that does best in the mean, of those that lost no run: smallest constant, largest accuracy
+    own = _planned(rows[rows.name == name], value)
+    own = own[own[value].notna().groupby(own.penalty).transform("all")]
     means = own.groupby("penalty", sort=False)[value].mean()
     return own[own.penalty == (means.idxmin() if value in CONSTANTS else means.idxmax())] if len(own) else own
 
 def smoothing_effects(
     rows: pd.DataFrame, # see `run_smoothing`
     values: list[str] | tuple[str, ...], # columns to compare
-    against: str = "none", # a penalty's name; of several strengths that which does best itself
+    against: str = "none", # a penalty's name; of several strengths that which does best itself, on the same seeds: the others' effects are then too small rather than too large
     confidence: float = 0.95, # over all strengths of a penalty
-) -> pd.DataFrame: # start, name, penalty, value, effect, ci_low, ci_high (of CONSTANTS: of the logarithm), n (seeds)
+) -> pd.DataFrame: # start, name, penalty, value, effect, ci_low, ci_high (of CONSTANTS: of the logarithm; nan where a run was lost), n (seeds)
     "What each penalty changes."
-    if missing := {"start", "penalty", "name", "dataset", "seed", *values} - set(rows.columns): raise ValueError(f"`rows` must be those of `run_smoothing`; {', '.join(sorted(missing))} missing")
+    if isinstance(values, str): raise ValueError(f"`values` must be a list of columns; got {values!r}; write [{values!r}]")
+    if missing := {"start", "penalty", "name", "dataset", "seed", "diverged", *values} - set(rows.columns): raise ValueError(f"`rows` must be those of `run_smoothing`; {', '.join(sorted(missing))} missing")
     check_choice("against", against, rows.name.unique())
     found = []
     for start, part in rows.groupby("start", sort=False):
         for value in values:
             table = part.assign(**{value: np.log(part[value])}) if value in CONSTANTS else part
             reference = _best(table, against, value)
-            for name, several in table[table[value].notna() & ~table.name.isin(["none", against])].groupby("name", sort=False):
+            for name, several in _planned(table, value)[lambda table: ~table.name.isin(["none", against])].groupby("name", sort=False):
                 level = 1 - (1 - confidence) / several.penalty.nunique()
                 for penalty, one in several.groupby("penalty", sort=False):
-                    both = [frame[frame.seed.isin(set(one.seed) & set(reference.seed))] for frame in (one, reference)] # a constant has none where a loss became nan
-                    effect = paired_effect(*both, value, level) if len(both[0]) > 1 else {}
-                    found.append({"start": start, "name": name, "penalty": penalty, "value": value} | {key: effect.get(key, math.nan) for key in ("effect", "ci_low", "ci_high")} | {"n": len(both[0])})
+                    whole = one[value].notna().all() and set(one.seed) == set(reference.seed)
+                    effect = paired_effect(one, reference, value, level) if whole else {}
+                    found.append({"start": start, "name": name, "penalty": penalty, "value": value} | {key: effect.get(key, math.nan) for key in ("effect", "ci_low", "ci_high")} | {"n": int(one[value].notna().sum())})
     return pd.DataFrame(found, columns=["start", "name", "penalty", "value", "effect", "ci_low", "ci_high", "n"])
 
+# %% ../nbs/api/16_smoothing.ipynb #c145b587a
 def smoothing_claims(
     rows: pd.DataFrame, # see `run_smoothing`
-    against: str = "none", # see `smoothing_effects`
+    against: tuple[str, ...] = ("none", "specformer"), # see `smoothing_effects`; those that the rows have
     margin: float = 0.01, # of accuracies, see `judge`
     ratio: float = 1.1, # of constants: the smallest that matters
-) -> pd.DataFrame: # start, name, value, claim, penalty (the strength with the largest effect in the claim's sense), effect, ci_low, ci_high, n, verdict
+) -> pd.DataFrame: # start, name, against, value, claim, penalty (the strength that decides, or of several the one with the largest effect), effect, ci_low, ci_high, n, verdict
     "Lower constants, and higher accuracy under attack: reproduced, not reproduced or undecided. Reproduced where one strength's interval lies on the claim's side, not reproduced where each lies on the other or within the margin."
+    limits = {True: math.log(check_number("ratio", ratio, minimum=1)), False: check_number("margin", margin, minimum=0)}
     values = ["network", "attention", *(name for name in rows if name.startswith(("accuracy_fgsm", "accuracy_pgd", "accuracy_autoattack")))]
-    found, effects = [], smoothing_effects(rows, values, against)
-    for (start, name, value), several in effects.groupby(["start", "name", "value"], sort=False):
-        sign, least = (-1, math.log(check_number("ratio", ratio, minimum=1))) if value in CONSTANTS else (1, check_number("margin", margin, minimum=0))
-        verdicts = {judge(*sorted((sign * one.ci_low, sign * one.ci_high)), least) for one in several.itertuples()}
-        verdict = "reproduced" if "larger" in verdicts else "undecided" if "undecided" in verdicts else "not reproduced"
-        best = several.loc[(sign * several.effect).idxmax()] if several.effect.notna().any() else several.iloc[-1]
-        found.append({"start": start, "name": name, "value": value, "claim": f"{'lower' if sign < 0 else 'higher'} {value.removeprefix('accuracy_')}"} | best[["penalty", "effect", "ci_low", "ci_high", "n"]].to_dict() | {"verdict": verdict})
-    return pd.DataFrame(found, columns=["start", "name", "value", "claim", "penalty", "effect", "ci_low", "ci_high", "n", "verdict"])
+    effects, found = pd.concat([smoothing_effects(rows, values, name).assign(against=name) for name in against if (rows.name == name).any()], ignore_index=True), []
+    for (start, name, other, value), several in effects.groupby(["start", "name", "against", "value"], sort=False):
+        sign = -1 if value in CONSTANTS else 1
+        told = several.assign(gain=sign * several.effect, side=[judge(*sorted((sign * one.ci_low, sign * one.ci_high)), limits[value in CONSTANTS]) for one in several.itertuples()])
+        verdict = "reproduced" if (told.side == "larger").any() else "undecided" if (told.side == "undecided").any() else "not reproduced"
+        deciding = told[told.side == {"reproduced": "larger", "undecided": "undecided"}.get(verdict, told.side)].sort_values("gain", ascending=False).iloc[0]
+        found.append({"start": start, "name": name, "against": other, "value": value, "claim": f"{'lower' if sign < 0 else 'higher'} {value.removeprefix('accuracy_')}"} | deciding[["penalty", "effect", "ci_low", "ci_high", "n"]].to_dict() | {"verdict": verdict})
+    return pd.DataFrame(found, columns=["start", "name", "against", "value", "claim", "penalty", "effect", "ci_low", "ci_high", "n", "verdict"])
 
 def _told(value: str, effect: float, low: float, high: float) -> str: # points of accuracy, percent of a constant
     change = (lambda x: 100 * math.expm1(x)) if value in CONSTANTS else (lambda x: 100 * x)
@@ -149,11 +171,12 @@ def effects_table(
 
 def claims_table(
     claims: pd.DataFrame, # see `smoothing_claims`
-) -> pd.DataFrame: # text; a row a penalty and claim, a column a start
+) -> pd.DataFrame: # text; a row a penalty and claim, a column a start and what it is compared with
     "Claims as they are read: the verdict, and the effect as in `effects_table`."
     texts = [f"{row.verdict}: {_told(row.value, row.effect, row.ci_low, row.ci_high)}" for row in claims.itertuples()]
-    return claims.assign(text=texts).pivot_table(index=["name", "claim"], columns="start", values="text", aggfunc="first", sort=False).fillna("")
+    return claims.assign(text=texts).pivot_table(index=["name", "claim"], columns=["start", "against"], values="text", aggfunc="first", sort=False).fillna("")
 
+# %% ../nbs/api/16_smoothing.ipynb #c159042c8
 def attack_checks(
     rows: pd.DataFrame, # see `run_smoothing`
 ) -> pd.DataFrame: # weaker, stronger, eps, runs, more (runs in which the stronger attack leaves more images right), most (by how much at most)
