@@ -99,7 +99,7 @@ def plots() -> dict[str, str]: # of the library: name -> docstring
 
 
 def describe(code: str, before: str) -> str: # a figure: the docstring of what plots it, and the first sentence of the text before
-    sentence = re.search(r"<p>(.{15,}?[.:;])(?=\s|</p>)", before, re.S)
+    sentence = re.search(r"<p>(.{15,}?[.?])(?=\s+[A-Z<(]|</p>)", before, re.S)
     text = " ".join([*(plots().get(name, "") for name in re.findall(r"\bplot_\w+", code)), sentence[1] if sentence else ""])
     return escape(" ".join(unescape(re.sub(r"<annotation.*?</annotation>|<[^>]+>", "", text)).split()))
 
