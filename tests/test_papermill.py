@@ -30,15 +30,22 @@ def papermill(notebook, folder, *parameters, cwd=ROOT, check=True):
 SHORT = ("-p", "steps", 6, "-p", "batch_size", 16)
 
 
-@pytest.mark.parametrize("where", ["root", "elsewhere"])
-def test_parameters_take_effect(tmp_path, where):
-    cwd = ROOT if where == "root" else tmp_path
-    papermill("finetune", tmp_path, "-p", "component", "fc1", "-p", "lr", 0.03, "-p", "optimizer", "adamw", "-p", "seed", 7, *SHORT, cwd=cwd)
-    row = read_runs("finetune", "summary", tmp_path/"runs").iloc[0]
-    assert (row.component, row.lr, row.optimizer, row.seed, row.steps, row.batch_size) == ("fc1", 0.03, "adamw", 7, 6, 16)
-    assert (row.component_parameters, row.head_parameters) == (6 * (4 * 64 * 64 + 4 * 64), 64 * 10 + 10)
-    steps = read_runs("finetune", "steps", tmp_path/"runs")
-    assert len(steps) == 6 and np.isclose(steps.step_lr.max(), 0.03)
+def test_parameters_take_effect(tmp_path):
+    "From the clone and from elsewhere; and the same seed gives the same rows."
+    for name, cwd in (("a", ROOT), ("b", tmp_path)):
+        (tmp_path/name).mkdir()
+        papermill("finetune", tmp_path/name, "-p", "component", "fc1", "-p", "lr", 0.03, "-p", "optimizer", "adamw", "-p", "seed", 7, *SHORT, cwd=cwd)
+        row = read_runs("finetune", "summary", tmp_path/name/"runs").iloc[0]
+        assert (row.component, row.lr, row.optimizer, row.seed, row.steps, row.batch_size) == ("fc1", 0.03, "adamw", 7, 6, 16)
+        assert (row.component_parameters, row.head_parameters) == (6 * (4 * 64 * 64 + 4 * 64), 64 * 10 + 10)
+        steps = read_runs("finetune", "steps", tmp_path/name/"runs")
+        assert len(steps) == 6 and np.isclose(steps.step_lr.max(), 0.03)
+    run_finetuning("fc1", lr=0.03, optimizer="adamw", seed=1, steps=6, batch_size=16, out_dir=tmp_path/"c"/"runs")
+    a, b, c = (read_runs("finetune", "steps", tmp_path/name/"runs").drop(columns="seed") for name in "abc")
+    pd.testing.assert_frame_equal(a, b)
+    assert not a.loss.equals(c.loss)
+    predictions = [read_runs("finetune", "predictions", tmp_path/name/"runs").prediction for name in "ab"]
+    assert predictions[0].equals(predictions[1])
 
 
 def test_plasticity_notebook(tmp_path):
@@ -108,18 +115,6 @@ def test_refused_parameters(tmp_path, parameters, message):
 def test_refused_arguments(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=re.escape(message)): run_finetuning(**({"out_dir": tmp_path} | arguments))
     assert not list(tmp_path.rglob("run.json"))
-
-
-def test_same_seed_same_rows(tmp_path):
-    for name in "ab":
-        (tmp_path/name).mkdir()
-        papermill("finetune", tmp_path/name, "-p", "seed", 0, *SHORT)
-    run_finetuning(seed=1, steps=6, batch_size=16, out_dir=tmp_path/"c"/"runs")
-    a, b, c = (read_runs("finetune", "steps", tmp_path/name/"runs").drop(columns="seed") for name in "abc")
-    pd.testing.assert_frame_equal(a, b)
-    assert not a.loss.equals(c.loss)
-    predictions = [read_runs("finetune", "predictions", tmp_path/name/"runs").prediction for name in "ab"]
-    assert predictions[0].equals(predictions[1])
 
 
 def test_killed_run_restarts(tmp_path):

@@ -171,7 +171,7 @@ def _rows(runs: list[Run], table: str = "summary", columns: list[str] | None = T
     rows, told = combine_runs(runs, table, parameters, columns), {run.info["id"]: run.info for run in runs}
     return rows.assign(**{name: [told[run][name] for run in rows.run] for name in ("commit", "started", "wall_time_s")})
 
-# %% ../nbs/api/13_causes.ipynb #c201324d6
+# %% ../nbs/api/13_causes.ipynb #c200320ab
 def save_rows(
     rows: pd.DataFrame, # see `run_variants`
     folder: str | Path, # to write to: rows.parquet and study.json
@@ -193,9 +193,10 @@ def read_rows(
     "Read a study's rows."
     path = Path(folder)/"rows.parquet"
     if not path.is_file(): raise ValueError(f"`folder` must hold a study's rows.parquet, as `save_rows` writes it; {str(folder)!r} has none: compute it, with compute=True")
-    return pd.read_parquet(path)
+    try: return pd.read_parquet(path)
+    except (OSError, ValueError) as error: raise ValueError(f"`folder` must hold a study's rows.parquet whole; that of {str(folder)!r} can't be read ({str(error).splitlines()[0]}): delete it, and compute it anew, with compute=True") from None
 
-# %% ../nbs/api/13_causes.ipynb #c22074c39
+# %% ../nbs/api/13_causes.ipynb #c22967e5e
 def paired_effect(
     first: pd.DataFrame, # dataset, seed, and the column `value`
     second: pd.DataFrame, # the same data sets and seeds
@@ -220,6 +221,7 @@ def judge(
     margin: float, # the smallest effect that matters, set beforehand
 ) -> str: # "larger", "smaller", "none" or "undecided"
     "The rule of all studies here: an effect is there if its interval excludes zero, absent if it lies within the margin, and else undecided. One that is there and within the margin is `none` as well: too small to matter."
+    check_number("margin", margin, minimum=0)
     if -margin <= ci_low and ci_high <= margin: return "none"
     return "larger" if ci_low > 0 else "smaller" if ci_high < 0 else "undecided"
 

@@ -752,7 +752,7 @@ def component_costs(
     table = pd.DataFrame({"component": parameters.keys(), "parameters": parameters.values()})
     return table.assign(gradient_bytes=4 * table.parameters, sgd_bytes=8 * table.parameters, adam_bytes=12 * table.parameters)
 
-# %% ../nbs/api/05_plasticity.ipynb #c96335e75
+# %% ../nbs/api/05_plasticity.ipynb #c96555066
 PAPER = "On ViT-B the paper's finetuning (Table 8, v3: 11 benchmarks, 3 seeds) gave, on average, MHA 90.8 %, FC1 90.7 %, FC2 90.3 %, LN2 89.9 % and LN1 89.8 %; the best component was MHA on 4 of them, FC1 on 3, LN2 on 2, FC2 and LN1 on 1 each."
 HERE = "On four siblings of the embedded small ViT with less pretraining, four tasks each, always finetuning MHA cost 0.5 points of accuracy [0.1, 1.1] against the best component of each task, a choice by plasticity (embedding) 6.0 [2.8, 9.5], a random one 6.1 [3.7, 8.6] (`nbs/prediction.ipynb`)."
 
@@ -769,7 +769,7 @@ def recommend(
         ranks = [f"{row.rank_low}" if row.rank_low == row.rank_high else f"{row.rank_low}–{row.rank_high}" for row in table.itertuples()]
         lines.append(f"- {measure} ({table.n.iloc[0]} pairs): " + ", ".join(f"{row.component.upper()} {row.plasticity:.3g} (rank {ranks[index]})" for index, row in enumerate(table.itertuples())))
     common, first = [name for name in map(str.upper, COMPONENTS) if all(name in names for names in open_first.values())], "; ".join(f"{measure}: {_listed(names, 'or')}" for measure, names in open_first.items())
-    if all(len(names) == 1 for names in open_first.values()) and common: verdict = f"{common[0]} is the most plastic by all three measures."
+    if all(len(names) == 1 for names in open_first.values()) and common: verdict = f"{common[0]} is the most plastic by {({1: 'this measure', 2: 'both measures'}).get(len(open_first), 'all three measures')}."
     elif common: verdict = f"No measure excludes {_listed(common, 'or')} as the most plastic, but not all of them tell it apart from others ({first})."
     else: verdict = f"The measures disagree about the most plastic component ({first}): rates depend on the scale of tokens and weights, so they are no ground to prefer one."
     cheap = 100 * costs.set_index("component").parameters[["ln1", "ln2"]].sum() / costs.parameters.sum()

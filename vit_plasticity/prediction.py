@@ -222,7 +222,7 @@ def regret_by(
         tables.append(each.pivot_table(index=by, columns="criterion", values="regret", sort=False)[list(choices)].reset_index().assign(part=part))
     return pd.concat(tables, ignore_index=True)[["part", by, *choices]].rename_axis(columns=None)
 
-# %% ../nbs/api/15_prediction.ipynb #c28da6c87
+# %% ../nbs/api/15_prediction.ipynb #c297c015e
 def prediction_tests(
     rows: pd.DataFrame, # see `run_prediction`
     reference: str = "embedding", # a criterion or choice; default: the paper's plasticity
@@ -233,6 +233,7 @@ def prediction_tests(
 ) -> pd.DataFrame: # part, criterion, mean_difference (its regret minus the reference's), ci_low, ci_high, p_value, p_adjusted, n (tasks), verdict (its regret is larger, smaller, none: as large, or undecided)
     "Does the reference choose better than the compared?"
     check_number("margin", margin, minimum=0)
+    if isinstance(compared, str): raise ValueError(f"`compared` must be None or a tuple of criteria or choices; got {compared!r}; write ({compared!r},)")
     tables = []
     for part, several in rows.groupby("part", sort=False):
         criteria, accuracy, _ = prediction_frames(several)
