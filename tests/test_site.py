@@ -175,7 +175,7 @@ def browser(tmp_path_factory):
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if not (chromium and shutil.which("node") and shutil.which("npm")): pytest.skip("the browser walk needs chromium, node and npm")
     folder = tmp_path_factory.mktemp("browser")
-    done = subprocess.run(["npm", "install", "--prefix", str(folder), "--silent", "--ignore-scripts", "playwright-core@1.65.1", "axe-core@4.14.1"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["npm", "install", "--prefix", str(folder), "--loglevel=error", "--ignore-scripts", "playwright-core@1.65.1", "axe-core@4.14.1"], capture_output=True, text=True, timeout=120)
     if done.returncode: pytest.skip(f"the browser walk needs npm's playwright-core and axe-core, which can't be installed: {done.stderr[-200:]}")
     return chromium, folder
 
