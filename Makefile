@@ -4,7 +4,7 @@ PYTHON ?= python3
 PIP_FLAGS ?=
 BIN := .venv/bin
 
-.PHONY: demo test lab hooks readme clean
+.PHONY: demo test lab docs hooks readme clean
 
 demo: .venv/installed
 	$(BIN)/python scripts/demo.py
@@ -14,6 +14,10 @@ test: .venv/installed
 
 lab: .venv/installed
 	$(BIN)/jupyter lab nbs
+
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "The site is in _site: $(BIN)/python -m http.server --directory _site"
 
 hooks: .venv/installed
 	git config core.hooksPath .githooks
@@ -28,4 +32,4 @@ readme: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv _site build dist *.egg-info
