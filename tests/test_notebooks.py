@@ -1,6 +1,7 @@
 "Every notebook runs: one test each. Those that rebuild shipped files or take an hour run by hand; they say how."
 import json
 import math
+import re
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BY_HAND = {"pretrain_mini", "build_mini", "mini_benchmark"}
 STUDIES = {"rescaling": ("rescaling", "families"), "matched_budget": ("budgets",), "mechanism": ("mechanism", "smoothness"), "prediction": ("prediction",), "robustness": ("smoothing", "courses")} # notebooks that show rows which take an hour: here, made by hand
 DEFAULT = 'out_dir: "str or None" = None' # as experiments declare it
-SHORTER = {"finetune_grid": ('\nsteps: "int or None" = None', '\nsteps: "int or None" = 6')} # by default two minutes
+SHORTER = {"finetune_grid": {"steps": 6, "seeds": "0,42"}, "finetune": {"steps": 30}, "loss_landscape": {"resolution": 5, "steps": 10}, "scale": {"n_pairs": 12}} # other parameters than the defaults, which take up to two minutes
 NOTEBOOKS = [path for path in sorted((ROOT/"nbs").rglob("*.ipynb")) if path.stem not in BY_HAND and ".ipynb_checkpoints" not in path.parts]
 
 
@@ -70,7 +71,9 @@ def test_notebook(path, tmp_path, capsys, monkeypatch):
         cells = [cell for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", [])]
         for cell in cells: cell["source"] = [line.replace(DEFAULT, f'out_dir: "str or None" = {str(tmp_path)!r}') for line in cell["source"]]
         assert not cells or str(tmp_path) in str(cells), "the default of out_dir was not found"
-        if path.stem in SHORTER: cells[0]["source"] = "".join(cells[0]["source"]).replace(*SHORTER[path.stem])
+        for name, value in SHORTER.get(path.stem, {}).items():
+            cells[0]["source"], found = re.subn(rf"(?m)^({name}: .*? = )[^#\n]*", rf"\g<1>{value!r} ", "".join(cells[0]["source"]))
+            assert found == 1, f"no parameter {name}"
         for study in STUDIES.get(path.stem, ()):
             (tmp_path/study/"vit_mini").mkdir(parents=True)
             made_rows(study).to_parquet(tmp_path/study/"vit_mini/rows.parquet")
