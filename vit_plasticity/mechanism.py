@@ -7,7 +7,7 @@ __all__ = ['MEASURES', 'SHARES', 'gradient_measures', 'largest_eigenvalue', 'sha
            'trajectory', 'run_trajectory', 'run_mechanism', 'run_smoothness', 'first_crossing', 'at_losses',
            'order_agreement', 'sharpness_path', 'plasticity_orders', 'smoothness_correlations']
 
-# %% ../nbs/api/14_mechanism.ipynb #c030fa447
+# %% ../nbs/api/14_mechanism.ipynb #c03e8fa7b
 import contextlib, functools, inspect, math
 from pathlib import Path
 from typing import Callable, Iterable
@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .causes import _features, _rows, _settings, _square, judge, paired_effect
 from .core import COMPONENTS, check_choice, check_number, check_seed, get_device, get_out_dir
-from .data import Dataset, preprocess
+from .data import Dataset, check_dataset, preprocess
 from .finetune import _evaluating, _identity, _kept, _load_network, finetune, make_forward, run_calls
 from .models import blocks, component_parameters, image_size, input_config
 from .plasticity import run_plasticity
@@ -247,7 +247,7 @@ def run_mechanism(
     lost = [{name: call[name] for name in ("dataset", "component", "seed")} | {"diverged": True} for call, run in zip(calls, runs) if run is None]
     return pd.concat([rows, pd.DataFrame(lost)], ignore_index=True) if lost else rows
 
-# %% ../nbs/api/14_mechanism.ipynb #c272cc024
+# %% ../nbs/api/14_mechanism.ipynb #c27a2f36c
 def run_smoothness(
     model: str = "vit_mini", # see `load_model`
     datasets: str = "mini/digits,mini/gaussian_noise", # joined by commas, see `load_dataset`
@@ -262,6 +262,8 @@ def run_smoothness(
 ) -> pd.DataFrame: # dataset, layer, component, embedding, in_situ (plasticity), sensitivity, parameters, run, commit, started, wall_time_s (of the sensitivity), diverged
     "Plasticity of the pretrained model beside its sensitivity, block by block."
     device, out_dir, tables, (names, _, _) = get_device(device), get_out_dir(out_dir), [], _settings(datasets, None, None, protocol)
+    for name, value, minimum in (("n_pairs", n_pairs, 2), ("n_images", n_images, 1)): check_number(name, value, minimum=minimum, integer=True)
+    if source is not None: check_dataset("source", source)
     for dataset in names:
         normalization = protocol_settings(protocol, dataset)["normalization"]
         data, network = _kept(dataset, data_dir, image_size(model)), _load_network(model, None, True, 0, normalization or "own", None, None)
