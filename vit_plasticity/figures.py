@@ -438,8 +438,8 @@ def plot_rescaling(
     figure.legend(*axes[0][0].get_legend_handles_labels(), title="LN1 times c", loc="outside right upper", fontsize="small")
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c40ec2971
-_COSTS = {"numbers": "numbers trained in the blocks", "activations_bytes": "activations of an image (MiB)", "relative_time": "time of a step, all = 1", "source_change": "change on the source (points)"}
+# %% ../nbs/api/09_figures.ipynb #c40cf4748
+_COSTS = {"numbers": "weights trained in the blocks", "activations_bytes": "activations of an image (MiB)", "relative_time": "time of a step, all = 1", "source_change": "change on the source (points)"}
 
 def plot_budgets(
     curve: pd.DataFrame, # part, component, lead, ci_low, ci_high, numbers (trained), and if there are activations_bytes, relative_time, source_change: a row a part
@@ -450,8 +450,11 @@ def plot_budgets(
     figure, axes = plt.subplots(1, len(costs), figsize=(2.9 * len(costs) + 1.4, 3.4), layout="constrained", sharey=True, squeeze=False)
     for ax, cost in zip(axes[0], costs):
         for name, style in _styles(curve.component).items():
-            part = curve[(curve.component == name) & ((curve.numbers > 0) | (cost != "numbers"))]
-            ax.errorbar(part[cost] * {"activations_bytes": 2**-20, "source_change": 100}.get(cost, 1), part.lead, [part.lead - part.ci_low, part.ci_high - part.lead], ls="", ms=5, lw=1, **style)
+            shown, scale = curve[(curve.component == name) & ((curve.numbers > 0) | (cost != "numbers"))], {"activations_bytes": 2**-20, "source_change": 100}.get(cost, 1)
+            for whole in (True, False): # of the parts of a component, the whole is the larger mark
+                part = shown[shown.part.str.contains(" (?![0-9])") != whole]
+                across = [part.source_change - part.source_low, part.source_high - part.source_change] if cost == "source_change" and "source_low" in part else None
+                ax.errorbar(part[cost] * scale, part.lead, [part.lead - part.ci_low, part.ci_high - part.lead], across if across is None else [100 * end for end in across], ls="", ms=7 if whole else 4, lw=1, **style | ({} if whole else {"label": None}))
         ax.set(xscale="log" if cost == "numbers" else "linear", xlabel=_COSTS[cost])
         ax.axhline(0, color="0.8", lw=0.8, zorder=0)
     for _, row in curve[curve.numbers == 0].iterrows(): axes[0][0].axhline(row.lead, color=_styles(curve.component)[row.component]["color"], ls=":") # no place on a logarithmic axis
