@@ -541,10 +541,14 @@ def plot_dynamics(
     _figure_legend(figure)
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c51e426f7
+# %% ../nbs/api/09_figures.ipynb #c514c439f
 def _texts(name: str, values: Iterable[str], most: int = 8) -> list[str]: # an argument that lists columns
     if isinstance(values, str) or not 1 <= len(values := list(values)) <= most: raise ValueError(f"`{name}` must list one to {most} columns; got {values!r}")
     return values
+
+def _attack_title(value: str) -> str: # of a column of accuracies
+    attack, _, eps = value.removeprefix("accuracy_").partition("_")
+    return {"test_accuracy": "on test images", "then_accuracy": "after finetuning elsewhere"}.get(value, f"under {attack.upper()}, {eps}/255")
 
 def _penalty_styles(names: Iterable) -> dict[str, dict]: # none is black
     others = [name for name in dict.fromkeys(names) if name != "none"]
@@ -570,9 +574,10 @@ def plot_smoothing(
                 ax.plot(np.exp(line.x), line.y, color=style["color"], lw=0.8, alpha=0.6)
                 ax.plot(np.exp(own.x), own.y, ls="", ms=5, label=name, **style)
                 ax.hlines(own.y, np.exp(own.left), np.exp(own.right), color=style["color"], lw=0.6), ax.vlines(np.exp(own.x), own.low, own.high, color=style["color"], lw=0.6)
-            ax.set_xscale("log"), ax.yaxis.set_major_formatter(_percent), ax.tick_params(labelsize="small", which="both")
+            ax.set_xscale("log"), ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5))), ax.xaxis.set_major_formatter("{x:g}"), ax.minorticks_off()
+            ax.yaxis.set_major_formatter(_percent), ax.tick_params(labelsize="small")
         axes[0].set_ylabel(f"from {start.replace('pretrained', 'pretrained weights')}\naccuracy (%)", fontsize="small")
-    for value, top in zip(values, grid[0]): top.set_title(value.removeprefix("accuracy_").replace("_", " "), fontsize="small")
+    for value, top in zip(values, grid[0]): top.set_title(_attack_title(value), fontsize="small")
     figure.supxlabel("local Lipschitz constant of the network, pixels to logits", fontsize="small")
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize="small", frameon=False)
     return figure
