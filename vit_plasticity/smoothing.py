@@ -55,7 +55,7 @@ def smoothing_calls(
     for _, call in calls: plan_robustness(**call | {"autoattack": autoattack})
     return calls
 
-# %% ../nbs/api/16_smoothing.ipynb #c09532fc2
+# %% ../nbs/api/16_smoothing.ipynb #c09b0cc2f
 def _geometric(values) -> float: return float(np.exp(np.log(values).mean()))
 
 def _row(run: Run) -> dict: # of a table with a row a run
@@ -74,14 +74,18 @@ def _study(model: str, processes: int, **options) -> tuple[list[tuple[dict, dict
     with torch.device("meta"): empty = load_model(model, pretrained=False, img_size=options.get("img_size"))
     for _, call in calls:
         if call["penalty"] is not None: parse_penalty(call["penalty"]).check(empty)
-    return calls, run_calls(run_robustness, [run for _, run in calls], processes, diverged=True)
+    runs = run_calls(run_robustness, [run for _, run in calls], processes, diverged=True)
+    if all(run is None for run in runs): raise ValueError("`lr` must let a training end; the loss of each became infinite or nan: try a smaller one")
+    return calls, runs
+
+def _provenance(run: Run) -> dict: return {"run": run.info["id"], **{name: run.info[name] for name in ("commit", "started", "wall_time_s")}, "diverged": False}
 
 def _lost(call: dict) -> dict: # of a run whose loss became infinite or nan: its accuracies count as 0
     o = plan_robustness(**call)
     attacked = [f"{attack}_{level:g}" for attack in o.attacks for level in o.eps] + ([] if o.autoattack is None else [f"autoattack_{o.autoattack:g}"])
     return dict.fromkeys(["val_accuracy", "test_accuracy", *([] if o.then is None else ["then_accuracy"]), *(f"accuracy_{name}" for name in ("clean", *attacked))], 0.0) | {"diverged": True}
 
-# %% ../nbs/api/16_smoothing.ipynb #c1071204c
+# %% ../nbs/api/16_smoothing.ipynb #c102e5a4a
 def run_smoothing(
     model: str = "vit_mini", # see `load_model`
     processes: int = 2, # see `run_calls`
@@ -89,8 +93,7 @@ def run_smoothing(
 ) -> pd.DataFrame: # start, penalty, name, dataset, seed, val_accuracy, test_accuracy, then_accuracy, best_step, time_s; of the attacked images accuracy_clean, accuracy_<attack>_<eps in 255ths>; local constants: network, attention; SMOOTHNESS_BOUNDS; g1_median, g1_max, near_even, near_one_hot, sink, similarity; mha_plasticity; masked (how many signs of it); run, commit, started, wall_time_s, diverged (its accuracies count as 0)
     "Train with each penalty and without, and measure; what a study leaves out is nan."
     calls, runs = _study(model, processes, **options)
-    if all(run is None for run in runs): raise ValueError("`lr` must let a training end; the loss of each became infinite or nan: try a smaller one")
-    told = [labels | (_lost(call) if run is None else _row(run) | {"run": run.info["id"], "commit": run.info["commit"], "started": run.info["started"], "wall_time_s": run.info["wall_time_s"], "diverged": False}) for (labels, call), run in zip(calls, runs)]
+    told = [labels | (_lost(call) if run is None else _row(run) | _provenance(run)) for (labels, call), run in zip(calls, runs)]
     rows = pd.DataFrame(told)
     return rows.reindex(columns=list(dict.fromkeys([*rows, "then_accuracy", "mha_plasticity", "masked"])))
 
@@ -101,8 +104,7 @@ def run_courses(
 ) -> pd.DataFrame: # start, penalty, name, dataset, seed, step, and the columns of `smoothness_report`; run, commit, started, wall_time_s, diverged
     "The constants, bounds and rows of each block along the runs of `run_smoothing`."
     calls, runs = _study(model, processes, **options)
-    if all(run is None for run in runs): raise ValueError("`lr` must let a training end; the loss of each became infinite or nan: try a smaller one")
-    tables = [run.table("smoothness").assign(**labels, run=run.info["id"], commit=run.info["commit"], started=run.info["started"], wall_time_s=run.info["wall_time_s"], diverged=False) for (labels, _), run in zip(calls, runs) if run is not None]
+    tables = [run.table("smoothness").assign(**labels, **_provenance(run)) for (labels, _), run in zip(calls, runs) if run is not None]
     return pd.concat(tables, ignore_index=True)
 
 # %% ../nbs/api/16_smoothing.ipynb #c133f7852
