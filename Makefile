@@ -28,7 +28,7 @@ readme: .venv/installed
 .venv/installed: settings.ini setup.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; give it by PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --quiet $(PIP_FLAGS) -e ".[dev]"
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) -e ".[dev]"
 	touch $@
 
 clean:

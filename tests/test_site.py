@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -167,17 +166,6 @@ const {chromium} = require('playwright-core'), fs = require('fs');
   console.log(JSON.stringify(problems));
 })();
 """
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    "Chromium's path, and a folder with playwright-core and axe-core."
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if not (chromium and shutil.which("node") and shutil.which("npm")): pytest.skip("the browser walk needs chromium, node and npm")
-    folder = tmp_path_factory.mktemp("browser")
-    done = subprocess.run(["npm", "install", "--prefix", str(folder), "--loglevel=error", "--ignore-scripts", "playwright-core@1.65.1", "axe-core@4.14.1"], capture_output=True, text=True, timeout=120)
-    if done.returncode: pytest.skip(f"the browser walk needs npm's playwright-core and axe-core, which can't be installed: {done.stderr[-200:]}")
-    return chromium, folder
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

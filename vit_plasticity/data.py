@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['SPLITS', 'FASHION_SHA256', 'PHOTO_SUFFIXES', 'CORRUPTIONS', 'DOMAINS', 'VTAB_TASKS', 'TEXTS', 'ROLES', 'SPLIT_SEED',
            'Split', 'Dataset', 'make_dataset', 'split_arrays', 'write_npz', 'download', 'list_datasets',
-           'check_dataset', 'load_dataset', 'resize_boxes', 'random_boxes', 'preprocess', 'shuffled_batches',
-           'training_batches', 'Photos', 'load_folder', 'load_text', 'token_sequences', 'describe_datasets']
+           'check_dataset', 'load_dataset', 'write_images', 'resize_boxes', 'random_boxes', 'preprocess',
+           'shuffled_batches', 'training_batches', 'Photos', 'load_folder', 'load_text', 'token_sequences',
+           'describe_datasets']
 
-# %% ../nbs/api/03_data.ipynb #c0388d07d
-import csv, errno, gzip, hashlib, http.client, io, json, math, os, pickle, shutil, tarfile, time, urllib.request, warnings, zipfile, zlib
+# %% ../nbs/api/03_data.ipynb #975f6e28
+import csv, errno, gzip, hashlib, http.client, io, json, math, os, pickle, shutil, tarfile, tempfile, time, urllib.request, warnings, zipfile, zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -780,6 +781,26 @@ def load_dataset(
     if name == "fashion_mnist": return make_dataset(name, *_fashion_mnist(data_dir))
     try: return (_load_own if name.startswith("folder:") else _load_published)(name, int(size), data_dir, tuple(split for split in SPLITS if split in splits), crops, progress)
     except OSError as error: raise ValueError(f"`data_dir`: {str(error.filename or data_dir)!r} can't be read or written ({error.strerror}); change its permissions, or give another `data_dir`") from error
+
+# %% ../nbs/api/03_data.ipynb #b9498eb6
+def write_images(
+    data: Dataset, # see `load_dataset`
+    folder: str | Path, # is made, unless it is there already, whole: then it is left alone
+) -> Path: # the folder
+    "Write a data set's images as PNG files, in a folder for each class in train, val and test: what folder:<path> reads."
+    from PIL import Image
+    folder = Path(folder)
+    if folder.exists(): return folder
+    try: folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error: raise ValueError(f"`folder` must be a folder that can be written; got {str(folder)!r} ({error.strerror})") from None
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+        for split in SPLITS:
+            part = getattr(data, split)
+            places = {label: Path(temporary, "new", split, data.classes[label].replace("/", "_")) for label in part.labels.unique().tolist()}
+            for place in places.values(): place.mkdir(parents=True)
+            for i, (image, label) in enumerate(zip(part.images, part.labels.tolist())): Image.fromarray(image.permute(1, 2, 0).contiguous().numpy()).save(places[label]/f"{i:05}.png")
+        Path(temporary, "new").rename(folder)
+    return folder
 
 # %% ../nbs/api/03_data.ipynb #c6901de8a
 def _resize_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor: # (batch, out, size)

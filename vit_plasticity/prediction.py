@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SIBLING', 'SIBLINGS', 'COLUMNS', 'parse_sibling', 'make_sibling', 'run_criteria', 'read_accuracies',
-           'prediction_variants', 'run_prediction', 'prediction_frames', 'prediction_table', 'regret_by',
-           'prediction_tests']
+           'prediction_variants', 'run_prediction', 'sibling_study', 'prediction_frames', 'prediction_table',
+           'regret_by', 'prediction_tests']
 
-# %% ../nbs/api/15_prediction.ipynb #c03074124
+# %% ../nbs/api/15_prediction.ipynb #88475d10
 import warnings
 from pathlib import Path
 
@@ -16,15 +16,17 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
+from .bounds import component_bounds
 from .causes import check_variants, judge, measure_criteria, run_variants
 from .core import COMPONENTS, check_choice, check_number, check_seed, find_out_dir, get_device, get_out_dir, parse_numbers, replacing, seeded
 from .data import Split, check_dataset, load_dataset, preprocess
 from .finetune import finetune
-from .models import FASHION_STATISTICS, VIT_MINI, _build, image_size, input_config, load_model, model_identity, read_metadata, save_model
+from .models import FASHION_STATISTICS, VIT_MINI, _build, count_parameters, image_size, input_config, load_model, model_identity, read_metadata, save_model
+from .plasticity import run_plasticity
 from .protocols import protocol_settings
 from .results import Run, load_run, stored_run
 from .stats import choice_regret, compare_regrets, partial_rank_correlation, select_lr, task_regrets
-from .tables import complete_cells, read_study, select_rows
+from .tables import Study, _plasticity, complete_cells, read_study, select_rows
 
 # %% ../nbs/api/15_prediction.ipynb #c0523f782
 SIBLING = {"steps": 2_000, "width": 64, "seed": 0} # what a name leaves out: optimizer steps of pretraining, d of a token, of the weights and the order of the images
@@ -178,6 +180,31 @@ def run_prediction(
     measured = [run_criteria(path, dataset, source, n_images, 0, protocol, **common) for _, _, path, dataset in tqdm(tasks, desc="criteria", unit="task")]
     rows = run_variants(prediction_variants(tasks, lrs, seeds, protocol, steps, trial_steps), processes, **common, **options)
     return pd.concat([*known, _tidy(tasks, rows, measured, out_dir)], ignore_index=True)
+
+# %% ../nbs/api/15_prediction.ipynb #e5af9745
+def sibling_study(
+    rows: pd.DataFrame, # of `run_prediction`, with siblings
+    source: str = "mini/fashion", # images like those of pretraining; the first two bound the tokens
+    n_pairs: int = 512, # see `run_plasticity`
+    pretraining: str = "fashion_mnist", # see `make_sibling`
+    device: str = "auto", # auto, cpu, cuda
+    data_dir: str | Path | None = None, # see `get_data_dir`
+    out_dir: str | Path | None = None, # see `get_out_dir`
+) -> Study: # without curves and probes
+    "The siblings as `tables` reads a study: the accuracies of `rows`; plasticity and bounds, measured here. Siblings and measurements that are stored are loaded."
+    accuracies = rows[(rows.part == "models") & (rows.kind == "accuracy")].rename(columns={"value": "test_accuracy"})
+    for name in accuracies.model.unique(): parse_sibling(name)
+    plasticity, bounds = [], []
+    for name, datasets in tqdm(accuracies.groupby("model", sort=False).dataset.unique().items(), desc="siblings", total=accuracies.model.nunique()):
+        path = str(make_sibling(name, get_out_dir(out_dir)/"prediction/models", pretraining, device, data_dir))
+        runs = [run_plasticity(path, dataset, source, inputs, n_pairs, 0, device, data_dir, out_dir, measure, progress=False) for dataset in datasets for inputs, measure in (("embedding", "rate"), ("in_situ", "both"))]
+        network, images = load_model(path), load_dataset(source, data_dir, image_size(path), ("test",)).test.images[:2]
+        plasticity.append(_plasticity(runs).assign(model=name))
+        accuracies.loc[accuracies.model == name, "component_parameters"] = accuracies.configuration.map(count_parameters(network))
+        bounds.append(component_bounds(network, preprocess(images, input_config(network))).assign(dataset=source, model=name, inputs="embedding"))
+    runs = accuracies.drop(columns=["part", "kind", "criterion"]).assign(protocol="mini", optimizer="sgd", setting="{}", status=np.where(accuracies.diverged, "failed", "finished"), others=0)
+    curves = ["dataset", "configuration", "model", "optimizer", "lr", "seed", "step"]
+    return Study(runs.reset_index(drop=True), pd.DataFrame(columns=curves), pd.DataFrame(columns=curves), pd.concat(plasticity, ignore_index=True), pd.DataFrame(columns=["dataset"]), pd.concat(bounds, ignore_index=True))
 
 # %% ../nbs/api/15_prediction.ipynb #c26577e7b
 def prediction_frames(
