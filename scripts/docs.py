@@ -21,7 +21,7 @@ from pygments.lexers import get_lexer_by_name
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = sorted((ROOT/"nbs/api").glob("*.ipynb"))
 SOURCES = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT/"nbs").with_suffix(".md").as_posix() for path in (*(ROOT/"nbs").glob("*.ipynb"), *LIBRARY)}
-SOURCES |= {"nbs/api": "api/index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "data/README.md": "data.md", "vit_plasticity/assets/LICENCES.md": "licences.md"} # file -> page
+SOURCES |= {"nbs/api": "api/index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "TROUBLESHOOTING.md": "troubleshooting.md", "profiles/README.md": "cluster.md", "data/README.md": "data.md", "vit_plasticity/assets/LICENCES.md": "licences.md"} # file -> page
 ASSETS = {"assets/docs.css": ROOT/"scripts/docs.css", "assets/math.ttf": Path(find_spec("ziamath").origin).parent/"fonts/STIXTwoMath-Regular.ttf"}
 log = logging.getLogger("mkdocs.hooks.docs") # a warning fails a strict build
 to_mathml = LatexToMathML(annotation=True)

@@ -60,7 +60,7 @@ def pages(site): return {path.relative_to(site).as_posix(): Page(path.read_text(
 
 
 def test_every_notebook_has_a_page(pages):
-    assert {path.relative_to(ROOT/"nbs").with_suffix(".html").as_posix() for path in NOTEBOOKS} | {"api/index.html", "contributing.html", "changelog.html", "data.html", "licences.html", "404.html"} == set(pages)
+    assert {path.relative_to(ROOT/"nbs").with_suffix(".html").as_posix() for path in NOTEBOOKS} | {"api/index.html", "contributing.html", "changelog.html", "cluster.html", "troubleshooting.html", "data.html", "licences.html", "404.html"} == set(pages)
 
 
 def test_links_and_images_resolve(site, pages):

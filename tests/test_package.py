@@ -1,0 +1,52 @@
+"Wheel and source distribution: small, whole, and what they install works outside the repository."
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from vit_plasticity.results import read_runs
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    "The wheel, made of the source distribution, and this, made of the files that git knows."
+    folder = tmp_path_factory.mktemp("package")
+    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    for name in filter(lambda name: (ROOT/name).is_file(), files):
+        (folder/"source"/name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT/name, folder/"source"/name)
+    done = subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder/"dist"), str(folder/"source")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return next((folder/"dist").glob("*.whl")), next((folder/"dist").glob("*.tar.gz"))
+
+
+def test_whole_and_small(built):
+    wheel, source = built
+    assert wheel.name.startswith("vit_plasticity-0.1.0-") and max(wheel.stat().st_size, source.stat().st_size) < 20e6
+    held = zipfile.ZipFile(wheel).namelist()
+    assert {f"vit_plasticity/{path.relative_to(ROOT/'vit_plasticity').as_posix()}" for pattern in ("*.py", "assets/*") for path in (ROOT/"vit_plasticity").glob(pattern)} <= set(held)
+    assert not [name for name in held if not name.startswith(("vit_plasticity/", "vit_plasticity-0.1.0.dist-info/"))]
+    named = {name.partition("/")[2] for name in tarfile.open(source).getnames()}
+    assert {"settings.ini", "LICENSE", "nbs/plasticity.ipynb", "nbs/api/05_plasticity.ipynb", "config/mini.yaml", "outputs/mini_replication/finetune.parquet"} <= named
+
+
+def test_installed_it_works_elsewhere(built, tmp_path):
+    "With the requirements of this environment, from a folder of its own: the package, its command, and the advice."
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path/"lib"), str(built[0])], check=True)
+    (tmp_path/"work").mkdir()
+    environment = os.environ | {"PYTHONPATH": str(tmp_path/"lib")}
+    run = lambda *command: subprocess.run([sys.executable, *map(str, command)], cwd=tmp_path/"work", env=environment, capture_output=True, text=True)
+    where = run("-c", "import vit_plasticity; from vit_plasticity.core import clone_root; print(vit_plasticity.__version__, vit_plasticity.__file__, clone_root())")
+    assert where.stdout.split() == ["0.1.0", str(tmp_path/"lib/vit_plasticity/__init__.py"), "None"], where
+    shutil.copy(ROOT/"nbs/plasticity.ipynb", tmp_path/"work")
+    done = run("-m", "papermill", "plasticity.ipynb", "out.ipynb", "-p", "n_pairs", 4)
+    assert done.returncode == 0, done.stderr
+    assert "**What to try.**" in (tmp_path/"work/out.ipynb").read_text()
+    assert read_runs("plasticity", "rates", tmp_path/"work/outputs").pair.nunique() == 4
