@@ -8,6 +8,7 @@ import sys
 from configparser import ConfigParser
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import pytest
 
@@ -61,6 +62,10 @@ def test_modules_equal_notebooks(copy):
 def test_notebooks_are_clean(copy):
     for path in (*LIBRARY, *EXPERIMENTS, ROOT/"nbs/index.ipynb"):
         assert path.read_text() == (copy/path.relative_to(ROOT)).read_text(), f"{path.name} is not clean: run nbdev_clean"
+
+
+def test_notebooks_are_valid():
+    for path in (*LIBRARY, *EXPERIMENTS, ROOT/"nbs/index.ipynb"): nbformat.validate(nbformat.read(path, as_version=4), strict=True)
 
 
 def test_imports_point_one_way():
