@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from vit_plasticity.results import read_runs
 from vit_plasticity.tables import accuracy_table, read_study
 
 ROOT = Path(__file__).resolve().parent.parent
-SHORTER = {"finetune": {"steps": 30}, "plasticity": {}, "explore": {}}
 SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}, "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False}} # every cell is in the page, and nothing is asked of the network
+SHORTER = {"finetune": {"steps": 30}, "plasticity": {}, "explore": {}}
 
 WALK = r"""
 const {chromium} = require('playwright-core');
@@ -68,6 +69,44 @@ const {chromium} = require('playwright-core');
 """
 
 
+OPEN = r"""
+const {chromium} = require('playwright-core');
+(async () => {
+  const [executable, root, folder, ...names] = process.argv.slice(2), told = {};
+  const browser = await chromium.launch({executablePath: executable, args: ['--no-sandbox']});
+  const page = await browser.newPage({viewport: {width: 1300, height: 1000}});
+  let problems = [];
+  page.on('pageerror', error => problems.push(String(error)));
+  page.on('console', message => message.type() == 'error' && !message.text().includes('debugger state') && problems.push(message.text())); // which a kernel that ends at once leaves open
+  await page.goto(`${root}/lab?reset`, {waitUntil: 'load'});
+  await page.waitForFunction(() => window.jupyterapp, null, {timeout: 90000});
+  await page.evaluate(() => window.jupyterapp.restored);
+  for (const name of names) {
+    problems = [];
+    told[name] = await page.evaluate(async path => {
+      const widget = await window.jupyterapp.commands.execute('docmanager:open', {path}), started = Date.now();
+      await Promise.all([widget.context.ready, widget.revealed]);
+      const texts = () => [...widget.node.querySelectorAll('.jp-MarkdownCell .jp-RenderedMarkdown')], stated = [...widget.content.widgets].filter(cell => cell.model.type == 'markdown').length;
+      const waits = () => texts().length < stated || texts().some(text => !text.textContent.trim() || (/\$[^\s$]/.test(text.innerText) && !text.querySelector('mjx-container')));
+      while (waits() && Date.now() < started + 15000) await new Promise(done => setTimeout(done, 100)); // until Markdown and mathematics are drawn
+      const result = {
+        cells: widget.node.querySelectorAll('.jp-Cell').length, formulas: widget.node.querySelectorAll('mjx-container').length, wrong: widget.node.querySelectorAll('mjx-merror').length, dialogs: [...document.querySelectorAll('.jp-Dialog')].map(dialog => dialog.innerText),
+        images: [...widget.node.querySelectorAll('img')].map(image => image.naturalWidth), text: texts().map(text => text.innerText).join('\n'),
+      };
+      await widget.sessionContext.ready;
+      await widget.sessionContext.shutdown(); // its kernel
+      widget.context.model.dirty = false; // so that it closes unasked
+      widget.close();
+      return result;
+    }, name);
+    told[name].problems = problems;
+  }
+  await browser.close();
+  console.log(JSON.stringify(told));
+})();
+"""
+
+
 def with_parameters(path, **values): # a notebook's text, with other defaults
     notebook = json.loads(path.read_text(encoding="utf-8"))
     cell = next(cell for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", []))
@@ -80,37 +119,44 @@ def with_parameters(path, **values): # a notebook's text, with other defaults
 
 
 @pytest.fixture(scope="module")
-def seen(browser, tmp_path_factory):
-    "What a reader sees in each notebook, and where its runs are stored."
+def lab(browser, tmp_path_factory):
+    "JupyterLab's folder, and a function that drives it by a script."
     chromium, modules = browser
     folder = tmp_path_factory.mktemp("lab")
-    (folder/"nbs").mkdir()
-    for name, values in SHORTER.items():
-        more = {"out_dir": str(folder/"outputs")} if name != "explore" else {}
-        (folder/"nbs"/f"{name}.ipynb").write_text(with_parameters(ROOT/"nbs"/f"{name}.ipynb", **values, **more), encoding="utf-8") # a copy: JupyterLab saves what it ran
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("$x^2$"), nbformat.v4.new_code_cell("1 / 0")], metadata={"kernelspec": {"name": "python3", "display_name": "python3"}}), folder/"nbs/fails.ipynb") # whose error must be seen
+    shutil.copytree(ROOT/"nbs", folder/"root/nbs", ignore=shutil.ignore_patterns(".ipynb_checkpoints")) # copies: JupyterLab saves what it ran
     for name, settings in SETTINGS.items():
         path = folder/"jupyterlab_settings_dir/@jupyterlab"/f"{name}.jupyterlab-settings"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True)
         path.write_text(json.dumps(settings))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     places = {name: str(folder/name.lower()) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "JUPYTERLAB_WORKSPACES_DIR", "JUPYTERLAB_SETTINGS_DIR")}
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--IdentityProvider.token=", f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder/'nbs'}"]
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True", f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder/'root'}"]
     with open(folder/"lab.log", "w") as log: server = subprocess.Popen(command, stdout=log, stderr=log, env={name: value for name, value in os.environ.items() if name not in ("MPLBACKEND", "TQDM_DISABLE")} | places) # as for a reader
-    try:
-        for _ in range(120):
-            try: urllib.request.urlopen(f"http://127.0.0.1:{port}/api", timeout=5)
-            except OSError: time.sleep(0.5)
-            else: break
-        (modules/"lab.js").write_text(WALK)
-        done = subprocess.run(["node", "lab.js", chromium, f"http://127.0.0.1:{port}", str(folder), *SHORTER, "fails"], cwd=modules, capture_output=True, text=True, timeout=600)
-    finally:
-        server.terminate()
-        server.wait(30)
-    assert done.returncode == 0, done.stderr + (folder/"lab.log").read_text()[-2000:]
-    return json.loads(done.stdout), folder/"outputs"
+    def drive(script, *names):
+        (modules/"lab.js").write_text(script)
+        done = subprocess.run(["node", "lab.js", chromium, f"http://127.0.0.1:{port}", str(folder), *names], cwd=modules, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr + (folder/"lab.log").read_text()[-2000:]
+        return json.loads(done.stdout)
+    for _ in range(240):
+        try: urllib.request.urlopen(f"http://127.0.0.1:{port}/api", timeout=5)
+        except OSError: time.sleep(0.5)
+        else: break
+    yield folder, drive
+    server.terminate()
+    server.wait(30)
+
+
+@pytest.fixture(scope="module")
+def seen(lab):
+    "What a reader sees in each notebook that was run, and where its runs are stored."
+    folder, drive = lab
+    for name, values in SHORTER.items():
+        more = {"out_dir": str(folder/"outputs")} if name != "explore" else {}
+        (folder/"root"/f"{name}.ipynb").write_text(with_parameters(ROOT/"nbs"/f"{name}.ipynb", **values, **more), encoding="utf-8")
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("$x^2$"), nbformat.v4.new_code_cell("1 / 0")], metadata={"kernelspec": {"name": "python3", "display_name": "python3"}}), folder/"root/fails.ipynb") # whose error must be seen
+    return drive(WALK, *SHORTER, "fails"), folder/"outputs"
 
 
 @pytest.mark.parametrize("name", SHORTER)
@@ -149,3 +195,18 @@ def test_tables_hold_the_stored_values(seen):
     accuracy = accuracy_table(read_study(ROOT/"outputs/mini_replication")).query("dataset == 'mini/digits'").set_index("configuration")["mean"]
     shown = column(told["explore"]["tables"][0], "accuracy")
     assert {name: float(shown[name].split(" ± ")[0]) for name in ("mha", "fc1", "ln1")} == pytest.approx((100 * accuracy[["mha", "fc1", "ln1"]]).to_dict(), abs=0.051)
+
+
+def test_every_notebook_opens(lab):
+    "All cells, figures and formulas are drawn."
+    folder, drive = lab
+    paths = sorted(path.relative_to(folder/"root").as_posix() for path in (folder/"root/nbs").rglob("*.ipynb"))
+    told = drive(OPEN, *paths)
+    assert len(told) == len(list((ROOT/"nbs").glob("*.ipynb"))) + len(list((ROOT/"nbs/api").glob("*.ipynb")))
+    for path, page in told.items():
+        cells = json.loads((folder/"root"/path).read_text(encoding="utf-8"))["cells"]
+        figures = sum("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", [])) + (path == "nbs/index.ipynb")
+        assert page["cells"] == len(cells) and len(page["images"]) == figures and all(page["images"]), (path, page)
+        assert not page["problems"] and not page["dialogs"] and not page["wrong"], (path, page)
+        assert not (found := re.search(r"\$[^\s$][^$\n]*\$|\\[a-zA-Z]+\{", page["text"])), (path, found[0])
+    assert told["nbs/api/04_bounds.ipynb"]["formulas"] > 200
