@@ -84,11 +84,19 @@ def test_error_lines_are_real(start, photos):
     assert any(re.search(pattern, text) for text in found), (line, found)
 
 
+ELSEWHERE = {"`dataset`: cifar-10-python.tar.gz": ("could not be downloaded from", "are kept, run it again to go on", "put the file there by hand: "), "`dataset`: fashion_mnist": ("fashion_mnist is neither in", "nor could it be downloaded"), "memory does not hold 512": ("memory does not hold", "images at a time; going on with")} # raised in 03_data and 06_finetune, with a server and a device of their own
+
+
 def test_every_line_is_made_or_foreign():
-    elsewhere = ("`dataset`: cifar-10-python.tar.gz", "`dataset`: fashion_mnist", "memory does not hold 512") # tested in 03_data and 06_finetune, with a server and a device of their own
-    assert not [line for line in LINES if not line.startswith((*MADE, *FOREIGN, *elsewhere))]
+    assert not [line for line in LINES if not line.startswith((*MADE, *FOREIGN, *ELSEWHERE))]
     sources = "".join(path.read_text() for path in (ROOT/"vit_plasticity").glob("*.py"))
-    for words in ("could not be downloaded from", "fashion_mnist is neither in", "memory does not hold"): assert words in sources
+    for start, words in ELSEWHERE.items():
+        [line] = [line for line in LINES if line.startswith(start)]
+        for word in words: assert word in line.replace("… are kept", "are kept") and word in sources, word
+    assert next(line for line in LINES if line.startswith("Python 3.11")) in (ROOT/"Makefile").read_text()
+
+
+DECLARED = {name for path in (ROOT/"nbs").glob("*.ipynb") for cell in json.loads(path.read_text())["cells"] if "parameters" in cell["metadata"].get("tags", []) for name in re.findall(r"^(\w+):", "".join(cell["source"]), re.M)}
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -99,6 +107,8 @@ def test_commands_are_taken(name):
         cells = json.loads((ROOT/f"nbs/{notebook}.ipynb").read_text())["cells"]
         declared = re.findall(r"^(\w+):", "".join(next(cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))["source"]), re.M)
         assert set(re.findall(r"-p (\S+) ", arguments)) <= set(declared), (notebook, arguments)
+    assert set(re.findall(r"-p (\w+)", text.replace("-p componnent", ""))) <= DECLARED # also where no notebook is named
+    assert set(re.findall(r"`vit_plasticity (\w+)|^vit_plasticity (\w+)", text, re.M)) <= {("plan", ""), ("status", ""), ("merge", ""), ("", "status"), ("", "merge")}
     for path in re.findall(r"\b(?:config|profiles|scripts|benchmarks|nbs)/[\w/]+\.(?:yaml|py|ipynb)\b", text): assert (ROOT/path).exists() or path == "config/mine.yaml", path
     base = (ROOT/name).parent
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text): assert (base/target).exists(), target
@@ -108,8 +118,9 @@ def test_places_to_touch_are_there():
     "CONTRIBUTING's table names what its notebooks hold."
     rows = re.findall(r"^\| an? (.+?) \| (.+?) \| (.+) \|$", (ROOT/"CONTRIBUTING.md").read_text(), re.M)
     assert len(rows) > 8
-    files = "".join(path.read_text() for path in (*(ROOT/"vit_plasticity").glob("*.py"), ROOT/"mkdocs.yml", ROOT/"vit_plasticity/assets/manifest.json"))
+    common = "".join((ROOT/name).read_text() for name in ("mkdocs.yml", "vit_plasticity/assets/manifest.json"))
     for _, where, what in rows:
-        for word in re.findall(r"`([\w.]+)`", what):
-            last = word.rpartition(".")[2] if not word.startswith(".") else word
-            assert re.search(rf"\b{last}\b", files) or (ROOT/word).exists() or (ROOT/"vit_plasticity/assets"/word).exists() or word == ".npz", word
+        texts = [(ROOT/path).read_text() for path in re.findall(r"\((nbs/\S+?\.ipynb)\)", where + what)] or [path.read_text() for path in (ROOT/"vit_plasticity").glob("*.py")]
+        for word in re.findall(r"`([\w./]+)`", what):
+            there = re.search(rf"\b{word.rpartition('.')[2]}\b", "".join(texts) + common) or (ROOT/word).exists() or (ROOT/"vit_plasticity/assets"/word).exists()
+            assert there or word == ".npz", (where, word)

@@ -1,4 +1,5 @@
 "Wheel and source distribution: small, whole, and what they install works outside the repository."
+import json
 import os
 import shutil
 import subprocess
@@ -31,7 +32,9 @@ def test_whole_and_small(built):
     wheel, source = built
     assert wheel.name.startswith("vit_plasticity-0.1.0-") and max(wheel.stat().st_size, source.stat().st_size) < 20e6
     held = zipfile.ZipFile(wheel).namelist()
-    assert {f"vit_plasticity/{path.relative_to(ROOT/'vit_plasticity').as_posix()}" for pattern in ("*.py", "assets/*") for path in (ROOT/"vit_plasticity").glob(pattern)} <= set(held)
+    manifest = json.loads((ROOT/"vit_plasticity/assets/manifest.json").read_text())
+    assets = {entry["file"] for entry in (manifest["data"] | manifest["weights"]).values()} | {"manifest.json", "LICENCES.md", "typefaces.tsv"}
+    assert {f"vit_plasticity/{path.name}" for path in (ROOT/"vit_plasticity").glob("*.py")} | {f"vit_plasticity/assets/{name}" for name in assets} <= set(held)
     assert not [name for name in held if not name.startswith(("vit_plasticity/", "vit_plasticity-0.1.0.dist-info/"))]
     named = {name.partition("/")[2] for name in tarfile.open(source).getnames()}
     assert {"settings.ini", "LICENSE", "nbs/plasticity.ipynb", "nbs/api/05_plasticity.ipynb", "config/mini.yaml", "outputs/mini_replication/finetune.parquet"} <= named

@@ -782,24 +782,28 @@ def load_dataset(
     try: return (_load_own if name.startswith("folder:") else _load_published)(name, int(size), data_dir, tuple(split for split in SPLITS if split in splits), crops, progress)
     except OSError as error: raise ValueError(f"`data_dir`: {str(error.filename or data_dir)!r} can't be read or written ({error.strerror}); change its permissions, or give another `data_dir`") from error
 
-# %% ../nbs/api/03_data.ipynb #b9498eb6
+# %% ../nbs/api/03_data.ipynb #152f3a42
 def write_images(
     data: Dataset, # see `load_dataset`
-    folder: str | Path, # is made, unless it is there already, whole: then it is left alone
+    folder: str | Path, # is made, unless it holds something already: then it is left alone
 ) -> Path: # the folder
     "Write a data set's images as PNG files, in a folder for each class in train, val and test: what folder:<path> reads."
     from PIL import Image
-    folder = Path(folder)
-    if folder.exists(): return folder
+    folder, names = Path(folder), [name.replace("/", "_") for name in data.classes]
+    if odd := [name for name in names if not name.strip() or name.startswith(".") or "\0" in name or len(os.fsencode(name)) > 255 or names.count(name) > 1]: raise ValueError(f"`data` must have classes whose names can be those of folders, each its own, '/' as '_'; got {odd[0][:40]!r}: rename it")
+    if folder.is_dir() and any(folder.iterdir()): return folder
+    if folder.is_symlink() or folder.is_file(): raise ValueError(f"`folder` must be a new or empty folder; got {str(folder)!r}, which is a file or a link: remove it, or give another")
     try: folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error: raise ValueError(f"`folder` must be a folder that can be written; got {str(folder)!r} ({error.strerror})") from None
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
         for split in SPLITS:
             part = getattr(data, split)
-            places = {label: Path(temporary, "new", split, data.classes[label].replace("/", "_")) for label in part.labels.unique().tolist()}
+            places = {label: Path(temporary, "new", split, names[label]) for label in part.labels.unique().tolist()}
             for place in places.values(): place.mkdir(parents=True)
             for i, (image, label) in enumerate(zip(part.images, part.labels.tolist())): Image.fromarray(image.permute(1, 2, 0).contiguous().numpy()).save(places[label]/f"{i:05}.png")
-        Path(temporary, "new").rename(folder)
+        try: Path(temporary, "new").rename(folder)
+        except OSError:
+            if not folder.is_dir(): raise # else another process has written it meanwhile
     return folder
 
 # %% ../nbs/api/03_data.ipynb #c6901de8a

@@ -299,7 +299,7 @@ def plot_pretraining_gain(
     right.set(xlabel="gain of pretraining", xlim=(min(table.gain_low.min(), 0) - 0.03, None))
     return figure
 
-# %% ../nbs/api/09_figures.ipynb #c1561c64d
+# %% ../nbs/api/09_figures.ipynb #a07dd9ad
 def plot_images(
     datasets: list, # of `data.Dataset`
     count: int = 10, # test images of each
@@ -307,9 +307,10 @@ def plot_images(
     "Test images of some data sets, of classes evenly spaced through the list, one row each."
     figure, grid = plt.subplots(len(datasets), count, figsize=(count * 0.8, len(datasets) * 0.9), squeeze=False, layout="constrained")
     for row, data in zip(grid, datasets):
+        present = data.test.labels.unique().tolist()
         row[0].set_ylabel(data.name.removeprefix("mini/"), rotation=0, ha="right", va="center", fontsize="small")
         for i, ax in enumerate(row):
-            label = round(i * (len(data.classes) - 1) / max(count - 1, 1))
+            label = present[round(i * (len(present) - 1) / max(count - 1, 1))]
             indices = (data.test.labels == label).nonzero()[:, 0]
             ax.imshow(data.test.images[indices[i % len(indices)]].permute(1, 2, 0)) # another one each time
             ax.set_title(data.classes[label][:14], fontsize=6, pad=2)
