@@ -2,6 +2,7 @@
 # Smaller CPU build of torch: make PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" demo
 PYTHON ?= python3
 PIP_FLAGS ?=
+LAB_FLAGS ?=
 BIN := .venv/bin
 
 .PHONY: demo test lab docs hooks readme clean
@@ -13,7 +14,7 @@ test: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
 lab: .venv/installed
-	$(BIN)/jupyter lab nbs
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/nbs/explore.ipynb $(LAB_FLAGS)
 
 docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -31,4 +31,4 @@ print(f"\nTest accuracy on mini/digits after finetuning {component}: {int(summar
       f"{int(summary.final_norm_parameters)} of the final norm, {int(summary.head_parameters)} of the head\n(seed 0, {len(predictions):,} images; `lead` of {component} over the other; "
       "95 % intervals over images)\n")
 print(accuracies.round(4).to_string(index=False, na_rep=""))
-print(f"\nFigure: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+print(f"\nFigure: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}\nNext: `make lab`, which opens nbs/explore.ipynb")

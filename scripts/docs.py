@@ -51,7 +51,7 @@ def library_overview() -> str:
 
 
 def table(rows: str) -> str: # that the keyboard can scroll
-    return f'<div class="table" tabindex="0" role="group" aria-label="Table"><table class="rows">{rows.replace("<th></th>", "<td></td>")}</table></div>'
+    return f'<div class="table" tabindex="0" role="group" aria-label="Table"><table class="rows">{rows.replace("<th></th>", "<td></td>").replace(" ± ", "&nbsp;±&nbsp;")}</table></div>'
 
 
 class Renderer(IPythonRenderer):

@@ -1,6 +1,7 @@
 "What the texts for readers promise: error lines are the real ones, commands are taken, places to touch are there."
 import json
 import re
+import textwrap
 import warnings
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from vit_plasticity.data import load_dataset, load_folder
 from vit_plasticity.finetune import run_finetuning
 from vit_plasticity.models import load_model
 from vit_plasticity.plasticity import run_plasticity, sample_rates, summarize_rates
-from vit_plasticity.sweep import check_grid, read_grid
+from vit_plasticity.sweep import check_grid, find_runs, read_grid
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = ["README.md", "TROUBLESHOOTING.md", "CONTRIBUTING.md", "profiles/README.md", "data/README.md"]
@@ -112,6 +113,14 @@ def test_commands_are_taken(name):
     for path in re.findall(r"\b(?:config|profiles|scripts|benchmarks|nbs)/[\w/]+\.(?:yaml|py|ipynb)\b", text): assert (ROOT/path).exists() or path == "config/mine.yaml", path
     base = (ROOT/name).parent
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text): assert (base/target).exists(), target
+
+
+def test_the_first_study_of_a_cluster(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    [block] = re.findall(r"```yaml\n(.*?)```", (ROOT/"profiles/README.md").read_text(), re.S)
+    Path("mine.yaml").write_text(textwrap.dedent("   " + block.lstrip()))
+    check_grid(grid := read_grid("mine.yaml"))
+    assert len(find_runs(grid)) == 24
 
 
 def test_places_to_touch_are_there():

@@ -141,7 +141,7 @@ def _load_weights(name: str, weights: str | Path, **arguments) -> nn.Module: # a
         raise ValueError(f"`weights`: {path.name} does not fit {name}: {len(missing)} tensors missing (first {missing[:1]}), {len(unexpected)} not known (first {unexpected[:1]})")
     return model
 
-# %% ../nbs/api/02_models.ipynb #c13557f8a
+# %% ../nbs/api/02_models.ipynb #d2fd1052
 def _create(name: str, **arguments) -> nn.Module: # a timm model of a kind that is covered, with random weights
     if not timm.is_model(str(name).split(".")[0]):
         check_choice("model", name, ["vit_mini", *timm.list_models(pretrained=True), *timm.list_models()], allowed="vit_mini, a timm model or a .safetensors file")
@@ -150,8 +150,8 @@ def _create(name: str, **arguments) -> nn.Module: # a timm model of a kind that 
     if size % patch: raise ValueError(f"`img_size` must be a multiple of the patch size of {name}, {patch} pixels; got {size}; {size // patch * patch or patch} is one")
     try: return timm.create_model(name, **arguments)
     except Exception as error:
-        raise ValueError(f"`model`: {name} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}); check the name and the connection, "
-                         "or pass pretrained=False for random weights" + ("; it may not take another `img_size`" if "img_size" in arguments else "")) from error
+        raise ValueError(f"`model`: {name} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}); check the name and the connection, give "
+                         "the file as `weights`, or pass pretrained=False for random weights" + ("; it may not take another `img_size`" if "img_size" in arguments else "")) from error
 
 # %% ../nbs/api/02_models.ipynb #c1478460b
 def load_model(
