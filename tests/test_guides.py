@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -113,6 +114,17 @@ def test_commands_are_taken(name):
     for path in re.findall(r"\b(?:config|profiles|scripts|benchmarks|nbs)/[\w/]+\.(?:yaml|py|ipynb)\b", text): assert (ROOT/path).exists() or path == "config/mine.yaml", path
     base = (ROOT/name).parent
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text): assert (base/target).exists(), target
+
+
+def test_readme_tells_what_was_measured():
+    text, tools = (ROOT/"README.md").read_text(), pd.read_csv(ROOT/"benchmarks/tools.csv")
+    for row in tools.itertuples():
+        time = "1" if row.ratio_min == row.ratio_max == 1 else f"{row.times_the_first:.2f} [{row.ratio_min:.2f}, {row.ratio_max:.2f}]"
+        assert re.search(rf"\| {row.tool}( \(saved copies\))? \| {re.escape(time)} \| {row.peak_memory_mib:,.0f} \| {row.trainable:,} \|", text), row
+    cells = json.loads((ROOT/"nbs/your_images.ipynb").read_text())["cells"]
+    shown = next("".join(output["data"]["text/html"]) for cell in cells for output in cell.get("outputs", []) if "at_edge" in "".join(output.get("data", {}).get("text/html", "")))
+    assert len(lines := re.findall(r"^\d +(\w+) +([\d.]+) +(False|True) +([\d.]+) +([\d.]+) +(\d+)$", text, re.M)) == 4
+    for line in lines: assert all(f"<td>{value}</td>" in shown for value in line), line
 
 
 def test_the_first_study_of_a_cluster(tmp_path, monkeypatch):
