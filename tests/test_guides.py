@@ -27,7 +27,7 @@ FOREIGN = ("Python 3.11", "ensurepip", "ERROR: Could not install", "RuntimeError
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    "Forty in two classes, three of them broken; beside them a folder with one class."
+    "Forty in two classes; beside them a folder with one class."
     monkeypatch.chdir(tmp_path)
     for folder in ("photos/cats", "photos/dogs", "one/cats"):
         Path(folder).mkdir(parents=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from vit_plasticity import __version__
 from vit_plasticity.results import read_runs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,12 +31,12 @@ def built(tmp_path_factory):
 
 def test_whole_and_small(built):
     wheel, source = built
-    assert wheel.name.startswith("vit_plasticity-0.1.0-") and max(wheel.stat().st_size, source.stat().st_size) < 20e6
+    assert wheel.name.startswith(f"vit_plasticity-{__version__}-") and max(wheel.stat().st_size, source.stat().st_size) < 20e6
     held = zipfile.ZipFile(wheel).namelist()
     manifest = json.loads((ROOT/"vit_plasticity/assets/manifest.json").read_text())
     assets = {entry["file"] for entry in (manifest["data"] | manifest["weights"]).values()} | {"manifest.json", "LICENCES.md", "typefaces.tsv"}
     assert {f"vit_plasticity/{path.name}" for path in (ROOT/"vit_plasticity").glob("*.py")} | {f"vit_plasticity/assets/{name}" for name in assets} <= set(held)
-    assert not [name for name in held if not name.startswith(("vit_plasticity/", "vit_plasticity-0.1.0.dist-info/"))]
+    assert not [name for name in held if not name.startswith(("vit_plasticity/", f"vit_plasticity-{__version__}.dist-info/"))]
     named = {name.partition("/")[2] for name in tarfile.open(source).getnames()}
     assert {"settings.ini", "LICENSE", "nbs/plasticity.ipynb", "nbs/api/05_plasticity.ipynb", "config/mini.yaml", "outputs/mini_replication/finetune.parquet"} <= named
 
@@ -47,7 +48,7 @@ def test_installed_it_works_elsewhere(built, tmp_path):
     environment = os.environ | {"PYTHONPATH": str(tmp_path/"lib")}
     run = lambda *command: subprocess.run([sys.executable, *map(str, command)], cwd=tmp_path/"work", env=environment, capture_output=True, text=True)
     where = run("-c", "import vit_plasticity; from vit_plasticity.core import clone_root; print(vit_plasticity.__version__, vit_plasticity.__file__, clone_root())")
-    assert where.stdout.split() == ["0.1.0", str(tmp_path/"lib/vit_plasticity/__init__.py"), "None"], where
+    assert where.stdout.split() == [__version__, str(tmp_path/"lib/vit_plasticity/__init__.py"), "None"], where
     shutil.copy(ROOT/"nbs/plasticity.ipynb", tmp_path/"work")
     done = run("-m", "papermill", "plasticity.ipynb", "out.ipynb", "-p", "n_pairs", 4)
     assert done.returncode == 0, done.stderr

@@ -181,11 +181,12 @@ def run_prediction(
     rows = run_variants(prediction_variants(tasks, lrs, seeds, protocol, steps, trial_steps), processes, **common, **options)
     return pd.concat([*known, _tidy(tasks, rows, measured, out_dir)], ignore_index=True)
 
-# %% ../nbs/api/15_prediction.ipynb #e5af9745
+# %% ../nbs/api/15_prediction.ipynb #ff3a15e8
 def sibling_study(
     rows: pd.DataFrame, # of `run_prediction`, with siblings
     source: str = "mini/fashion", # images like those of pretraining; the first two bound the tokens
     n_pairs: int = 512, # see `run_plasticity`
+    protocol: str = "mini", # that of the rows
     pretraining: str = "fashion_mnist", # see `make_sibling`
     device: str = "auto", # auto, cpu, cuda
     data_dir: str | Path | None = None, # see `get_data_dir`
@@ -197,12 +198,12 @@ def sibling_study(
     plasticity, bounds = [], []
     for name, datasets in tqdm(accuracies.groupby("model", sort=False).dataset.unique().items(), desc="siblings", total=accuracies.model.nunique()):
         path = str(make_sibling(name, get_out_dir(out_dir)/"prediction/models", pretraining, device, data_dir))
-        runs = [run_plasticity(path, dataset, source, inputs, n_pairs, 0, device, data_dir, out_dir, measure, progress=False) for dataset in datasets for inputs, measure in (("embedding", "rate"), ("in_situ", "both"))]
+        runs = [run_plasticity(path, dataset, source, inputs, n_pairs, 0, device, data_dir, out_dir, measure, normalization=protocol_settings(protocol, dataset)["normalization"], progress=False) for dataset in datasets for inputs, measure in (("embedding", "rate"), ("in_situ", "both"))]
         network, images = load_model(path), load_dataset(source, data_dir, image_size(path), ("test",)).test.images[:2]
         plasticity.append(_plasticity(runs).assign(model=name))
         accuracies.loc[accuracies.model == name, "component_parameters"] = accuracies.configuration.map(count_parameters(network))
         bounds.append(component_bounds(network, preprocess(images, input_config(network))).assign(dataset=source, model=name, inputs="embedding"))
-    runs = accuracies.drop(columns=["part", "kind", "criterion"]).assign(protocol="mini", optimizer="sgd", setting="{}", status=np.where(accuracies.diverged, "failed", "finished"), others=0)
+    runs = accuracies.drop(columns=["part", "kind", "criterion"]).assign(protocol=protocol, optimizer="sgd", setting="{}", status=np.where(accuracies.diverged, "failed", "finished"), others=0)
     curves = ["dataset", "configuration", "model", "optimizer", "lr", "seed", "step"]
     return Study(runs.reset_index(drop=True), pd.DataFrame(columns=curves), pd.DataFrame(columns=curves), pd.concat(plasticity, ignore_index=True), pd.DataFrame(columns=["dataset"]), pd.concat(bounds, ignore_index=True))
 
