@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COMPONENTS', 'CONFIGURATIONS', 'ASSETS', 'check_choice', 'parse_components', 'check_number', 'check_seed',
-           'check_flag', 'parse_numbers', 'declared_parameters', 'check_declared', 'check_parameters', 'seeded',
+           'check_flag', 'parse_numbers', 'say', 'declared_parameters', 'check_declared', 'check_parameters', 'seeded',
            'get_device', 'checksum', 'manifest', 'replacing', 'clone_root', 'get_data_dir', 'find_out_dir',
            'get_out_dir']
 
@@ -99,6 +99,16 @@ def parse_numbers(
     valid = all(isinstance(number, int if integer else (int, float)) and not isinstance(number, bool) and math.isfinite(number) for number in found)
     if found and valid and len(set(found)) == len(found): return found
     raise ValueError(f"`{name}` must be {'whole ' if integer else ''}numbers joined by commas, each once, such as {'0,42' if integer else '0.01,0.03'}; got {value!r}")
+
+# %% ../nbs/api/00_core.ipynb #c29ad036e
+_SAID = set() # lines that this process has printed
+
+def say(
+    line: str, # a sentence
+):
+    "Print what a reader should know, once a process."
+    if line not in _SAID: print(line)
+    _SAID.add(line)
 
 # %% ../nbs/api/00_core.ipynb #c1729acae
 def _allowed(annotation: ast.expr) -> set: # names of the types in an annotation such as `float` or "float or None"

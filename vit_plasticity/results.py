@@ -85,6 +85,8 @@ def _fault(info, folder: Path) -> str | None: # what is wrong with a run.json; N
     if not isinstance(info["parameters"], dict) or info["status"] not in ("finished", "failed", "running") or info["id"] != folder.name or _id_of(info["parameters"]) != info["id"]: return "its id is not that of its parameters and folder"
     if not isinstance(info["tables"], list) or not all(isinstance(name, str) and name.isidentifier() for name in info["tables"]): return "run.json names tables that can't be"
     if any(not isinstance(info.get(name), (dict, type(None))) or not all(isinstance(value, (str, type(None))) for value in (info.get(name) or {}).values()) for name in ("versions", "code")) or not isinstance(info.get("commit"), (str, type(None))): return "run.json does not say by what it was computed"
+    notes = info.get("notes", [])
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes): return "its notes are no texts"
     if info["status"] == "finished" and (_time(info.get("started")) is None or type(info.get("wall_time_s")) not in (int, float) or not 0 <= info["wall_time_s"] < 1e9): return "run.json does not say when it was computed and how long that took"
     missing = sorted({*info["tables"]} - {name.removesuffix(".parquet") for name in os.listdir(folder)})
     return f"missing tables: {missing}" if missing else None
@@ -153,6 +155,7 @@ def stored_run(
     parameters: dict, # all that the result depends on
     compute: Callable[[], dict[str, pd.DataFrame]], # returns the tables; called only if there is no finished run
     out_dir: str | Path | None = None, # default: see `get_out_dir`
+    notes: tuple[str, ...] = (), # what was done to make files fit, see `core.say`; kept in run.json, not part of its identity
 ) -> Run:
     """Load the finished run with these parameters, or compute and store it.
     If `compute` raises an exception that has an attribute `tables`, these are stored too, as a failed run, which is tried again the next time."""
@@ -161,12 +164,13 @@ def stored_run(
     get_out_dir(folder.parent) # can be written, before anything is computed
     if folder.exists() and not folder.is_dir(): raise ValueError(f"`out_dir` holds a file where the run's folder should be: {folder.parent.name}/{folder.name}; delete it")
     with FileLock(folder.parent/f".{folder.name}.lock") as lock: # held while it is computed, so that another process waits for the rows; the system lets go of a killed process's
-        try: return _compute_run(experiment, parameters, compute, out_dir, folder)
+        try: return _compute_run(experiment, parameters, compute, out_dir, folder, notes)
         finally: Path(lock.lock_file).unlink(missing_ok=True) # whoever waits for it finds the finished run
 
-def _compute_run(experiment: str, parameters: dict, compute: Callable, out_dir, folder: Path) -> Run: # unless another process has meanwhile
+def _compute_run(experiment: str, parameters: dict, compute: Callable, out_dir, folder: Path, notes: tuple[str, ...]) -> Run: # unless another process has meanwhile
     if folder.exists() and (run := load_run(folder)).info["status"] == "finished": return run
-    info = _new_run(experiment, parameters, out_dir)[1] | {"code": code_fingerprints(getattr(compute, "__module__", "").rpartition(".")[2])}
+    code = code_fingerprints(getattr(compute, "__module__", "").rpartition(".")[2])
+    info = _new_run(experiment, parameters, out_dir)[1] | {"code": code, "notes": list(notes)}
     start = time.perf_counter()
     try: tables = compute()
     except Exception as error:
