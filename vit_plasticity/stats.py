@@ -433,14 +433,14 @@ def _unit(
         raise ValueError(f"`unit` must be dataset or task where the frames have no column model; got {unit!r}")
     if unit == "crossed" and min(counts := table[["model", "dataset"]].nunique()) < 2:
         counted = f"{counts.model} and {counts.dataset}"
-        raise ValueError(f"`unit` must be task where there are not two models and two data sets; got 'crossed' of {counted}")
+        raise ValueError(f"`unit` must be task where there are no two models and two data sets; got 'crossed' of {counted}")
     names = table["dataset" if unit in ("task", "crossed") else unit].astype(str)
     if unit in ("task", "crossed") and "model" in table: names = table.model.astype(str) + ": " + names
     if names.nunique() < 2: raise ValueError(f"`accuracy` must hold at least two of the `unit` {unit}; got {names.iloc[0]} alone")
     return names.to_numpy()
 
 # %% ../nbs/api/08_stats.ipynb #c0cb0ddd4
-def _all_draws(n: int) -> tuple[np.ndarray, np.ndarray]: # of n things: how often each is drawn, (draws, n); probabilities
+def _all_draws(n: int) -> tuple[np.ndarray, np.ndarray]: # of n: how often each is drawn, (draws, n); probabilities
     counts = np.array([np.bincount(draw, minlength=n) for draw in combinations_with_replacement(range(n), n)])
     return counts, stats.multinomial.pmf(counts, n, np.full(n, 1 / n))
 
@@ -576,7 +576,7 @@ def task_regrets(
     criteria: pd.DataFrame, # dataset, criterion, configuration, value, and perhaps model, seed (then the means over seeds choose)
     accuracy: pd.DataFrame, # dataset, configuration, accuracy (fractions or percent, but one unit), and perhaps model, seed
     signs: str = "learned", # learned (on the other units: does the largest or the smallest value choose better?) or given (the largest is the best)
-    unit: str = "dataset", # what the sign is learned without: the data set (all its models), the model, the task or crossed
+    unit: str = "dataset", # what the sign is learned without, see UNITS: the data set (all its models), model, task
 ) -> pd.DataFrame: # perhaps model; dataset, criterion, sign (1, -1, 0: both are as good and share the choice; nan of choices without criterion), chosen, accuracy, regret, regret_crossfit (nan unless the task has two seeds or more, the same for each configuration), hit (share of the choice that is the best)
     "What each criterion, each fixed choice, the best configuration elsewhere and a random one choose on each task, and its regret."
     check_choice("signs", signs, ("learned", "given"))
@@ -616,7 +616,8 @@ def choice_regret(
         low, high = _mean_interval(own, own.regret.to_numpy(), unit, confidence, resamples, seed)
         cross_low = cross_high = np.nan
         if own.regret_crossfit.notna().all():
-            cross_low, cross_high = _mean_interval(own, own.regret_crossfit.to_numpy(), unit, confidence, resamples, seed)
+            values = own.regret_crossfit.to_numpy()
+            cross_low, cross_high = _mean_interval(own, values, unit, confidence, resamples, seed)
         rows.append({"criterion": criterion, "regret": part.regret.mean(), "ci_low": low, "ci_high": high, "regret_crossfit": part.regret_crossfit.mean(skipna=False),
                      "crossfit_low": cross_low, "crossfit_high": cross_high, "hits": part.hit.mean(), "n": len(part)})
     return pd.DataFrame(rows)
