@@ -433,7 +433,7 @@ def _unit(
         raise ValueError(f"`unit` must be dataset or task where the frames have no column model; got {unit!r}")
     if unit == "crossed" and min(counts := table[["model", "dataset"]].nunique()) < 2:
         counted = f"{counts.model} and {counts.dataset}"
-        raise ValueError(f"`unit` must be task where there are no two models and two data sets; got 'crossed' of {counted}")
+        raise ValueError(f"`unit` must be task without two models and two data sets; got 'crossed' of {counted}")
     names = table["dataset" if unit in ("task", "crossed") else unit].astype(str)
     if unit in ("task", "crossed") and "model" in table: names = table.model.astype(str) + ": " + names
     if names.nunique() < 2: raise ValueError(f"`accuracy` must hold at least two of the `unit` {unit}; got {names.iloc[0]} alone")
