@@ -532,7 +532,7 @@ def rate_rows(
 def rate_losses(
     rows: pd.DataFrame, # of `rate_rows`
 ) -> pd.DataFrame: # dataset, configuration, accuracy (a fraction: the best rate's mean over seeds minus that of all rates)
-    "What a learning rate drawn blindly loses against the best, in the form of `contrast_table`'s input."
+    "The accuracy lost by picking a learning rate at random, in the form of `contrast_table`'s input."
     rates = rows.groupby(["dataset", "configuration", "lr"]).test_accuracy.mean().groupby(["dataset", "configuration"])
     return (rates.max() - rates.mean()).rename("accuracy").reset_index()
 
@@ -601,14 +601,14 @@ def protocol_table(
 # %% ../nbs/api/12_tables.ipynb #c63bfe9c6
 TABLE1 = dict(zip(COMPONENTS, (90.8, 90.7, 90.3, 89.9, 89.8))) # the paper's averages, percent
 TITLES = dict(zip(COMPONENTS, ("MHA", "FC1", "FC2", "LN2", "LN1")))
-_CLAIMS = ["claim", "published", "found", "unit", "estimate", "ci_low", "ci_high", "p_value", "p_holm", "n", "verdict"]
+_CLAIMS = ["claim", "source", "published", "found", "unit", "estimate", "ci_low", "ci_high", "p_value", "p_holm", "n", "verdict"]
 
 def _judge(rows: list[dict]) -> pd.DataFrame: # of one family; `lean`: the sign of what speaks for the claim
     table = pd.DataFrame(rows)
     from statsmodels.stats.multitest import multipletests
     p_holm = multipletests(table.p_value, method="holm")[1]
     verdict = np.where(p_holm > 0.05, "not decided", np.where(table.lean > 0, "supported", "contradicted"))
-    return table.assign(p_holm=p_holm, verdict=verdict)[_CLAIMS]
+    return table.assign(p_holm=p_holm, verdict=verdict).reindex(columns=_CLAIMS)
 
 def _family(
     frame: pd.DataFrame, # dataset, configuration, accuracy, and perhaps seed
@@ -680,6 +680,8 @@ def _arithmetic() -> pd.DataFrame: # what LayerNorms and LoRA train on CIFAR-100
     return pd.DataFrame([*rows, {"claim": "LayerNorms (AdamW) above LoRA on CIFAR-100", "published": "89.4 and 88.1", "found": found, "unit": "accuracy", "estimate": 0.894 - 0.8827, "n": 1, "verdict": "not decided"}])
 
 # %% ../nbs/api/12_tables.ipynb #c4132f90f
+_THERE = {"supported": "seen there", "contradicted": "reversed there", "not decided": "not decided"} # verdicts on the rows of a replication
+
 def _stability(study: Study | None, resamples: int) -> pd.DataFrame: # over learning rates
     claim = "plastic components steadier over learning rates"
     first = pd.DataFrame([{"claim": claim, "published": "steadier (Fig. 5)", "found": "can't be checked: Table 8 has the best rate of each cell alone", "verdict": "not decided"}])
@@ -692,7 +694,9 @@ def _stability(study: Study | None, resamples: int) -> pd.DataFrame: # over lear
     names = both.configuration + " " + both.measure
     rows = [(f"{claim}, mini replication: {title}", "not given", f"plastic {measure}", f"norms {measure}") for measure, title in titles.items()]
     table = _family(both.assign(configuration=names), rows, resamples)
-    return pd.concat([first, table.assign(found=table.found + f"; MHA's best rate is at an edge of the grid on {int(best.at_edge.sum())} of {len(best)}")])
+    edges = f"; MHA's best rate is at an edge of the grid on {int(best.at_edge.sum())} of {len(best)}"
+    theirs = table.assign(source="replication", found=table.found + edges, verdict=table.verdict.map(_THERE))
+    return pd.concat([first, theirs])
 
 # %% ../nbs/api/12_tables.ipynb #c42df2c91
 def reread_claims(
@@ -700,7 +704,7 @@ def reread_claims(
     resamples: int = 10_000, # of the bootstrap over data sets
     margin: float = 0.005, # of accuracy, within which MHA and full finetuning are comparable
     study: Study | None = None, # a replication's rows (see `read_study`), for what Table 8 can't tell
-) -> pd.DataFrame: # claim, published, found (text), unit (accuracy, share, parameters, times), estimate (accuracies as fractions), ci_low, ci_high, p_value, p_holm (two-sided), n (data sets), verdict (supported, not decided, contradicted)
+) -> pd.DataFrame: # claim, source (published, or replication: the rows of `study`), published, found (text), unit (accuracy, share, parameters, times), estimate (accuracies as fractions), ci_low, ci_high, p_value, p_holm (two-sided), n (data sets), verdict (supported, not decided, contradicted; of a replication's rows seen there, not decided, reversed there)
     "The paper's claims, each beside what its published numbers say (Table 8; for LoRA and small data sets the sources that are named)."
     check_number("resamples", resamples, minimum=1, integer=True)
     check_number("margin", margin, above=0, maximum=0.1)
@@ -709,7 +713,7 @@ def reread_claims(
     if frame.accuracy.max() > 1: raise ValueError(f"`table` must have accuracies as fractions; got {frame.accuracy.max()}: divide by 100")
     parts = [_differences(frame, resamples), _best(frame), _equivalence(frame, margin, resamples), _touvron("small"), _touvron("large"), _arithmetic(), _stability(study, resamples)]
     rows = pd.concat([part.reindex(columns=_CLAIMS).astype({name: float for name in ("estimate", "ci_low", "ci_high", "p_value", "p_holm", "n")}) for part in parts], ignore_index=True)
-    return rows.astype({"n": "Int64"})
+    return rows.assign(source=rows.source.fillna("published")).astype({"n": "Int64"})
 
 # %% ../nbs/api/12_tables.ipynb #c2283603b
 def save_table(
