@@ -416,7 +416,9 @@ def format_sensitivity(
     return wide.swaplevel(axis=1)[[(name, source) for name in _ordered(table.configuration) for source in ("ours", "published")]]
 
 # %% ../nbs/api/12_tables.ipynb #ce8e7f57a
-TASK_KINDS = {name: "corruptions" for names in (PUBLISHED, MINI_TASKS) for name in names[2:7]} | {name: "drawings" for pair in DRAWINGS.values() for name in pair} # of data sets that share a collection of images; any other is a kind of its own
+# Of data sets that share a collection of images; any other is a kind of its own.
+TASK_KINDS = {name: "corruptions" for names in (PUBLISHED, MINI_TASKS) for name in names[2:7]}
+TASK_KINDS |= {name: "drawings" for pair in DRAWINGS.values() for name in pair}
 
 def _by_rate(
     rows: pd.DataFrame, # of `select_rows`
@@ -436,41 +438,49 @@ def lead_table(
     reference: str = "mha", # the component that the others are subtracted from
     largest: int = 3, # data sets left out in the last way
     resamples: int = 10_000, # of the bootstrap over data sets
-) -> pd.DataFrame: # way, configuration, mean_difference, ci_low, ci_high, p_value (two-sided, uncorrected), n (data sets, or kinds)
-    "The reference's lead, reckoned in several ways from the same runs with SGD; the first is that of `significance_table`."
+) -> pd.DataFrame: # way, configuration, mean_difference, ci_low, ci_high, p_value (two-sided, uncorrected), n
+    "The reference's lead, reckoned in several ways from the same SGD runs; the first is that of `significance_table`."
     check_choice("reference", reference, COMPONENTS)
     check_number("largest", largest, minimum=1, integer=True)
     ways = {way: comparable(cells) for way, cells in _by_rate(select_rows(study)).items()}
     first = next(iter(ways.values()))
-    kinds = first.assign(dataset=first.dataset.replace(TASK_KINDS)).groupby(["dataset", "configuration"], as_index=False).accuracy.mean()
+    kinds = first.assign(dataset=first.dataset.replace(TASK_KINDS))
+    kinds = kinds.groupby(["dataset", "configuration"], as_index=False).accuracy.mean()
     parts = {way: compare(frame, reference, correction="none", resamples=resamples) for way, frame in ways.items()}
     if kinds.dataset.nunique() > 1:
-        parts["kinds of tasks as units"] = _student(kinds, compare(kinds, reference, correction="none", resamples=1), reference)
+        tests = compare(kinds, reference, correction="none", resamples=1)
+        parts["kinds of tasks as units"] = _student(kinds, tests, reference)
     if first.dataset.nunique() > largest + 1:
         parts[f"without the {largest} largest"] = _without_largest(first, reference, largest)
     columns = ["way", "configuration", "mean_difference", "ci_low", "ci_high", "p_value", "n"]
     return pd.concat([part.assign(way=way) for way, part in parts.items()], ignore_index=True).reindex(columns=columns)
 
 # %% ../nbs/api/12_tables.ipynb #c5fa24a4e
-def _leads(frame: pd.DataFrame, reference: str) -> pd.DataFrame: # a row a data set, a column a component: by how much the reference leads it
+def _leads(frame: pd.DataFrame, reference: str) -> pd.DataFrame:
+    # A row a data set, a column a component: by how much the reference leads it.
     wide = frame.pivot(index="dataset", columns="configuration", values="accuracy")
     return wide.rsub(wide[reference], axis=0).drop(columns=reference)
 
-def _student(frame: pd.DataFrame, table: pd.DataFrame, reference: str) -> pd.DataFrame: # `table`, with Student's 95 % intervals
+def _student(frame: pd.DataFrame, table: pd.DataFrame, reference: str) -> pd.DataFrame:
+    # `table`, with Student's 95 % intervals.
     leads = _leads(frame, reference)[table.configuration]
     half = student.ppf(0.975, len(leads) - 1) * leads.std().to_numpy() / len(leads)**0.5
     return table.assign(ci_low=table.mean_difference - half, ci_high=table.mean_difference + half)
 
-def _without_largest(frame: pd.DataFrame, reference: str, largest: int) -> pd.DataFrame: # mean leads without each one's largest
+def _without_largest(frame: pd.DataFrame, reference: str, largest: int) -> pd.DataFrame:
+    # Mean leads, without the largest of each component.
     leads = _leads(frame, reference)
     rest = {name: leads[name].nsmallest(len(leads) - largest).mean() for name in leads}
-    return pd.DataFrame({"configuration": list(rest), "mean_difference": list(rest.values()), "n": len(leads) - largest})
+    n = len(leads) - largest
+    return pd.DataFrame({"configuration": list(rest), "mean_difference": list(rest.values()), "n": n})
 
 def format_leads(
     table: pd.DataFrame, # of `lead_table`
 ) -> pd.DataFrame: # texts; a row a way, a column a component
     "Leads in percentage points with their intervals and p values, in print."
-    def tell(row): return _points(row.mean_difference, row.ci_low, row.ci_high) + ("" if pd.isna(row.p_value) else f", p {row.p_value:.3f}")
+    def tell(row):
+        told = _points(row.mean_difference, row.ci_low, row.ci_high)
+        return told if pd.isna(row.p_value) else f"{told}, p {row.p_value:.3f}"
     texts = table.assign(text=[tell(row) for row in table.itertuples()])
     wide = texts.pivot(index="way", columns="configuration", values="text")
     return wide.loc[table.way.unique(), _ordered(table.configuration)]
@@ -479,7 +489,7 @@ def lead_by_dataset(
     table: pd.DataFrame, # of `accuracy_table`
     first: str = "mha", # whose lead
     second: str = "fc1", # over which
-) -> pd.DataFrame: # dataset, lead (a fraction), share (of the leads' sum), and of both the learning rate and the edge of the grid that it is, or empty; the largest lead first
+) -> pd.DataFrame: # dataset, lead (a fraction), share (of the leads' sum), and <name>_lr and <name>_edge of both
     "One component's lead over another on each data set, and whether their rates are at an edge of the grid."
     for name, value in (("first", first), ("second", second)): check_choice(name, value, table.configuration.unique())
     cells = table[table["mean"].notna()].set_index("dataset")
@@ -601,7 +611,10 @@ def protocol_table(
 # %% ../nbs/api/12_tables.ipynb #c63bfe9c6
 TABLE1 = dict(zip(COMPONENTS, (90.8, 90.7, 90.3, 89.9, 89.8))) # the paper's averages, percent
 TITLES = dict(zip(COMPONENTS, ("MHA", "FC1", "FC2", "LN2", "LN1")))
-_CLAIMS = ["claim", "source", "published", "found", "unit", "estimate", "ci_low", "ci_high", "p_value", "p_holm", "n", "verdict"]
+_CLAIMS = [
+    "claim", "source", "published", "found", "unit",
+    "estimate", "ci_low", "ci_high", "p_value", "p_holm", "n", "verdict",
+]
 
 def _judge(rows: list[dict]) -> pd.DataFrame: # of one family; `lean`: the sign of what speaks for the claim
     table = pd.DataFrame(rows)
@@ -680,7 +693,8 @@ def _arithmetic() -> pd.DataFrame: # what LayerNorms and LoRA train on CIFAR-100
     return pd.DataFrame([*rows, {"claim": "LayerNorms (AdamW) above LoRA on CIFAR-100", "published": "89.4 and 88.1", "found": found, "unit": "accuracy", "estimate": 0.894 - 0.8827, "n": 1, "verdict": "not decided"}])
 
 # %% ../nbs/api/12_tables.ipynb #c4132f90f
-_THERE = {"supported": "seen there", "contradicted": "reversed there", "not decided": "not decided"} # verdicts on the rows of a replication
+# Verdicts on the rows of a replication.
+_THERE = {"supported": "seen there", "contradicted": "reversed there", "not decided": "not decided"}
 
 def _stability(study: Study | None, resamples: int) -> pd.DataFrame: # over learning rates
     claim = "plastic components steadier over learning rates"
@@ -704,7 +718,11 @@ def reread_claims(
     resamples: int = 10_000, # of the bootstrap over data sets
     margin: float = 0.005, # of accuracy, within which MHA and full finetuning are comparable
     study: Study | None = None, # a replication's rows (see `read_study`), for what Table 8 can't tell
-) -> pd.DataFrame: # claim, source (published, or replication: the rows of `study`), published, found (text), unit (accuracy, share, parameters, times), estimate (accuracies as fractions), ci_low, ci_high, p_value, p_holm (two-sided), n (data sets), verdict (supported, not decided, contradicted; of a replication's rows seen there, not decided, reversed there)
+) -> pd.DataFrame: # a row a claim
+    # claim, source (published, or replication: the rows of `study`), published, found (text),
+    # unit (accuracy, share, parameters, times), estimate (accuracies as fractions), ci_low, ci_high,
+    # p_value, p_holm (two-sided), n (data sets), verdict (supported, not decided, contradicted;
+    # of a replication's rows: seen there, not decided, reversed there)
     "The paper's claims, each beside what its published numbers say (Table 8; for LoRA and small data sets the sources that are named)."
     check_number("resamples", resamples, minimum=1, integer=True)
     check_number("margin", margin, above=0, maximum=0.1)
