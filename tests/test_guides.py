@@ -165,8 +165,8 @@ def test_readme_s_headlines_are_those_of_the_rows():
     means = 100 * best.groupby(["configuration", "dataset"]).test_accuracy.mean().unstack()
     small = means.mean(axis=1)[["ln1", "ln2", "mha entries:128", "fc1 entries:128", "fc2 entries:128"]]
     assert small.idxmax() == "ln1"
-    assert f"sets of 768 weights differ by {small.max() - small.min():.1f} points" in text
-    assert f"they are {small['ln1'] - small['mha entries:128']:.1f} points behind" in text
+    assert f"sets of 768 weights differ by up to {small.max() - small.min():.1f} points" in text
+    assert f"attention's are {small['ln1'] - small['mha entries:128']:.1f} points behind" in text
     parts = dict(iter(best.groupby("configuration")))
     lead = paired_effect(parts["mha"], parts["fc1"])
     values = [100 * lead[name] for name in ("effect", "ci_low", "ci_high")]
@@ -181,14 +181,13 @@ def test_readme_s_headlines_are_those_of_the_rows():
     ratios = norms.fc1 / norms.ln1
     assert f"FC1's norm is {ratios.min():.1f} to {ratios.max():.1f} times LN1's, with 130 times the weights" in text
     regrets = prediction_table(rows["prediction"]).set_index(["part", "criterion"]).regret
-    assert f"(a regret of {100 * regrets['replication', 'in_situ']:.2f} points)" in text
-    told = {
-        "embedding": "a choice by plasticity",
-        "relative": "with a regret of",
-        "trial": "a trial of 20 steps of each component",
-    }
-    for criterion, words in told.items():
-        assert f"{words} {100 * regrets['models', criterion]:.1f}" in text, criterion
+    assert f"always taking it costs {100 * regrets['replication', 'always mha']:.2f} points" in text
+    assert f"plasticity in situ names FC1, which costs {100 * regrets['replication', 'in_situ']:.2f} [" in text
+    for name in ("embedding", "relative"): assert regrets["replication", name] == regrets["replication", "always mha"]
+    choices = ("always mha", "embedding", "in_situ", "relative", "random", "trial")
+    costs = [f"{100 * regrets['models', name]:.1f}" for name in choices]
+    [row] = re.findall(r"\| Always MHA \|.*\n.*\n\| (.*) \|", text)
+    assert [cell.split(" [")[0] for cell in row.split(" | ")] == costs
     attacked = [name for name in rows["smoothing"] if re.match("accuracy_(fgsm|pgd|autoattack)", name)]
     effects = smoothing_effects(rows["smoothing"], attacked).query("start == 'pretrained'")
     assert f"(intervals of up to ±{50 * (effects.ci_high - effects.ci_low).max():.0f} points)" in text
