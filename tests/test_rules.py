@@ -25,9 +25,21 @@ RULES = {
     "prediction": (
         "e2a10bc1d6d8ad58c4f7fd0a83f8e5d80e1123c0", "2026-11-30T14:13:35+00:00",
         "b037b0ac739fd9354b35f1287a0e3191880256ec41b774e6778dc5627ead7fc6"),
+    "rescaling": (
+        "72c487234ad237c31f08d370f3db4f812bedc0be", "2026-11-30T11:56:15+00:00",
+        "6a93e9270e49abd62e66a54c92771029c1a698a8babad780f9b7d557d6b56244"),
+    "robustness": (
+        "e84c7bae31053fff11001f8a6847eb996c514dbe", "2026-11-30T17:33:43+00:00",
+        "96d4449faab88bb59788e6e9c171a8a4ab9974cfacf6bff711c7254865048263"),
 }
 # notebook -> its studies in outputs/
-STUDIES = {"matched_budget": ("budgets",), "mechanism": ("mechanism", "smoothness"), "prediction": ("prediction",)}
+STUDIES = {
+    "matched_budget": ("budgets",),
+    "mechanism": ("mechanism", "smoothness"),
+    "prediction": ("prediction",),
+    "rescaling": ("rescaling", "families"),
+    "robustness": ("smoothing", "courses"),
+}
 
 
 def texts(notebook):
