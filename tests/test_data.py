@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 import zipfile
+import zlib
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -418,6 +419,319 @@ def test_own_csv(tmp_path):
     assert "10 photos of folder:split@42 are in more than one split, as copies" in load_own(tmp_path/"split", tmp_path)[1][-1]
     table.write_bytes(b"\x00\xff" * 50)
     refused("photos.csv", lambda: load_own(table, tmp_path))
+
+
+# One's own: what folders hold besides photos
+
+def grey_photo(path, seed, size=(50, 40), **options):
+    "A file of noise that differs from all others."
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.RandomState(seed).randint(0, 256, (*size[::-1], 3), np.uint8)).save(path, **options)
+
+
+def two_classes(root, n=10):
+    for i, label in enumerate(("cat", "dog")):
+        for k in range(n): grey_photo(root/label/f"{k}.png", 100 * i + k)
+
+
+@pytest.mark.parametrize("system", ["@eaDir", "@EADIR", "__MACOSX", "$RECYCLE.BIN", "lost+found", "System Volume Information", "#recycle", ".hidden"])
+def test_folders_of_systems(tmp_path, system):
+    "A8: they are left out at every depth and beside train and test, as classes and in lists."
+    two_classes(tmp_path/"plain")
+    two_classes(tmp_path/"photos")
+    for parent in ("photos", "photos/cat", "photos/cat/deep/deeper"): grey_photo(tmp_path/parent/system/"000.png"/"SYNOPHOTO_THUMB_M.jpg", len(parent))
+    grey_photo(tmp_path/"photos"/system/"0.png", 1)
+    own, messages = load_own(tmp_path/"photos", tmp_path)
+    assert own.classes == ("cat", "dog") and messages == [] and own.notes == () and own.sha256 == load_own(tmp_path/"plain", tmp_path)[0].sha256
+    assert len(data.load_folder(tmp_path/"photos", 8, progress=False).files) == 20
+    for split in ("train", "test"): shutil.copytree(tmp_path/"plain", tmp_path/"split"/split)
+    grey_photo(tmp_path/"split"/system/"0.png", 1)
+    grey_photo(tmp_path/"split"/"train"/system/"0.png", 2)
+    assert sizes(load_own(tmp_path/"split", tmp_path)[0]) == [16, 4, 20]
+    if system.startswith("."): return # a list may name hidden files
+    files = [*sorted(path.relative_to(tmp_path).as_posix() for path in (tmp_path/"plain").rglob("*.png")), f"photos/{system}/0.png", str(tmp_path/"photos"/"cat"/system/"000.png"/"SYNOPHOTO_THUMB_M.jpg")]
+    (tmp_path/"list.csv").write_text("file,label\n" + "".join(f'"{file}",{"cat" if "cat" in file else "dog"}\n' for file in files))
+    own, messages = load_own(tmp_path/"list.csv", tmp_path)
+    assert sum(sizes(own)) == 20 and messages == [] and own.notes == ("2 rows of list.csv that name files in folders which systems make are left out",)
+    assert len(data.load_folder(tmp_path/"list.csv", 8, progress=False).files) == 20
+
+
+def test_foreign_kinds(tmp_path):
+    "A9: images of kinds that can't be read are counted for each class and listed with the remedy."
+    root = tmp_path/"photos"
+    two_classes(root)
+    plain = load_own(root, tmp_path)[0]
+    for i in range(20): (root/"cat"/f"IMG_{i}.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
+    for name in ("cat/sub/a.NEF", "dog/b.dng", "dog/3.cr2"): # the last is there as a PNG file
+        (root/name).parent.mkdir(exist_ok=True)
+        (root/name).write_bytes(b"II*\0")
+    own, messages = load_own(root, tmp_path)
+    counted = "22 images of folder:photos@42 are of kinds that can't be read and are left out: 20 HEIC and 1 NEF in 'cat', 1 DNG in 'dog'"
+    assert messages == [f"{counted}; convert them to JPEG or PNG"] and own.notes == (counted,) and own.sha256 == plain.sha256
+    with pytest.warns(UserWarning, match="20 HEIC in 'cat', 1 NEF in 'cat/sub', 1 DNG in 'dog'; convert them to JPEG or PNG"): photos = data.load_folder(root, 8, progress=False)
+    assert len(photos.files) == 20 and len(photos.skipped) == 22 and photos.skipped["dog/b.dng"] == "DNG can't be read: convert it to JPEG or PNG"
+    table = tmp_path/"photos.csv"
+    table.write_text("file,label\n" + "".join(f"{path.relative_to(tmp_path)},{path.relative_to(root).parts[0]}\n" for path in sorted(root.rglob("*.*"))))
+    listed, messages = load_own(table, tmp_path)
+    assert messages == [f"{counted}; convert them to JPEG or PNG".replace("folder:photos@", "folder:photos.csv@")] and sum(sizes(listed)) == 20
+    with pytest.warns(UserWarning, match="20 HEIC"): assert len(data.load_folder(table, 8, progress=False).skipped) == 22
+
+
+def test_foreign_kinds_alone(tmp_path):
+    "A9: a class, or a folder, of nothing else; and names that lie."
+    two_classes(tmp_path/"photos")
+    (tmp_path/"photos"/"bird").mkdir()
+    (tmp_path/"photos"/"bird"/"a.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    own, messages = load_own(tmp_path/"photos", tmp_path)
+    assert own.classes == ("cat", "dog") and len(messages) == 1 and "1 HEIC in 'bird'" in messages[0]
+    refused("which holds no others but 1 HEIC: convert them to JPEG or PNG", lambda: data.load_folder(tmp_path/"photos"/"bird", 8))
+    shutil.rmtree(tmp_path/"photos"/"dog")
+    refused("it also holds 1 HEIC, which can't be read: convert them to JPEG or PNG", lambda: load_own(tmp_path/"photos", tmp_path))
+    (tmp_path/"photos"/"bird"/"a.heic").write_bytes(photo(COLOURS["red"])) # really a JPEG file
+    (tmp_path/"photos"/"cat"/"b.jpg").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic") # really HEIC
+    photos = data.load_folder(tmp_path/"photos", 8, progress=False)
+    assert "bird/a.heic" in photos.files and photos.skipped == {"cat/b.jpg": "HEIC can't be read: convert it to JPEG or PNG"}
+
+
+@pytest.mark.parametrize("suffix", data.PHOTO_SUFFIXES)
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_kinds_that_are_read(tmp_path, suffix, mode):
+    "A9: AVIF, JPEG 2000 and PPM among them."
+    colour = (200, 120, 40) if mode == "RGB" else 120
+    if suffix == ".pbm": colour = (255,) * 3 if mode == "RGB" else 255
+    image = Image.new(mode if suffix != ".pbm" else "1", (30, 20), colour if suffix != ".pbm" else 1)
+    image.save(tmp_path/f"a{suffix.upper()}")
+    found = data.load_folder(tmp_path, 8, progress=False)
+    expected = torch.tensor(colour if mode == "RGB" else (colour,) * 3)
+    assert found.skipped == {} and (found.images[0].int() - expected.view(3, 1, 1)).abs().max() <= 4
+
+
+def test_names_in_two_forms(tmp_path):
+    "A10: what differs in its form of Unicode alone is one class, in folders, between train and test, and in lists."
+    composed, decomposed = "café", "cafe\u0301"
+    root = tmp_path/"photos"
+    for k, label in enumerate((composed, decomposed, "bar")):
+        for i in range(10): grey_photo(root/label/f"{k} {i}.png", 10 * k + i)
+    own, messages = load_own(root, tmp_path)
+    assert own.classes == ("bar", composed) and messages == [] and torch.bincount(torch.cat([own.train.labels, own.val.labels, own.test.labels])).tolist() == [10, 20]
+    assert own.notes == ("classes written in two ways of Unicode that look the same are taken as one: 'café'",)
+    for split, label in (("train", composed), ("test", decomposed)):
+        shutil.copytree(root/label, tmp_path/"split"/split/label)
+        for i in range(10): grey_photo(tmp_path/"split"/split/"bar"/f"{i}.png", 50 + i + 10 * (split == "test"))
+    own, messages = load_own(tmp_path/"split", tmp_path)
+    assert own.classes == ("bar", composed) and messages == [] and sizes(own) == [16, 4, 20] and own.notes == ()
+    table = tmp_path/"photos.csv"
+    rows = [(f"photos/{composed}/2 é{i}.png", (composed, decomposed)[i % 2]) for i in range(10)] + [(f"photos/bar/2 {i}.png", "bar") for i in range(10)]
+    for i in range(10): (root/decomposed/f"1 {i}.png").rename(root/decomposed/f"2 e\u0301{i}.png")
+    shutil.rmtree(root/composed) # the list names what the disk has in the other form
+    table.write_text("file,label\n" + "".join(f"{file},{label}\n" for file, label in rows), encoding="utf-8")
+    own, messages = load_own(table, tmp_path)
+    assert own.classes == ("bar", composed) and messages == [] and sum(sizes(own)) == 20 and len(own.notes) == 1
+
+
+def test_names_that_look_alike(tmp_path):
+    "A10: names that differ in case or blanks alone stay two classes, with a warning."
+    for k, label in enumerate(("Cat", "cat", "cat ", "dog")):
+        for i in range(10): grey_photo(tmp_path/"photos"/label/f"{i}.png", 10 * k + i)
+    own, messages = load_own(tmp_path/"photos", tmp_path)
+    doubt = "the classes 'Cat' and 'cat' and 'cat ' of folder:photos@42 differ only in case or blanks"
+    assert len(own.classes) == 4 and messages == [f"{doubt}: if they are one, give them one name"] and own.notes == (doubt,)
+    for split, label in (("train", "Cat"), ("test", "cat")):
+        for name in (label, "dog"): shutil.copytree(tmp_path/"photos"/name, tmp_path/"split"/split/name)
+    refused("no training images of 'cat' that can be read ('Cat' differs from it only in case or blanks)", lambda: load_own(tmp_path/"split", tmp_path))
+    (tmp_path/"list.csv").write_text("file,label\n" + "".join(f"photos/{folder}/{i}.png,{label}\n" for i in range(10) for folder, label in (("Cat", "sea  lion"), ("cat", "Sea lion"))))
+    assert "the classes 'Sea lion' and 'sea  lion' of" in load_own(tmp_path/"list.csv", tmp_path)[1][0]
+
+
+def png_chunk(name, content, wrong=0):
+    return len(content).to_bytes(4) + name + content + (zlib.crc32(name + content) ^ wrong).to_bytes(4)
+
+
+def with_chunks(png, *chunks): return png[:33] + b"".join(chunks) + png[33:] # after the header
+
+
+def with_segment(jpeg, marker, content): return jpeg[:2] + b"\xff" + bytes([marker]) + (len(content) + 2).to_bytes(2) + content + jpeg[2:]
+
+
+def damaged_metadata():
+    "File name -> content, each of a red photo."
+    png, jpeg = photo(COLOURS["red"], name="PNG"), photo(COLOURS["red"])
+    files = {f"{name}.{name.lower()}": photo(COLOURS["red"], name=name, exif=b"nonsense") for name in ("JPEG", "PNG", "WebP")}
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010f] = 1, "maker"
+    for n in (3, 9, 13, 20): files |= {f"{name} {n}.{name.lower()}": photo(COLOURS["red"], name=name, exif=exif.tobytes()[:n]) for name in ("JPEG", "PNG", "WebP")}
+    for value in (0, 9, 65_535):
+        exif[0x0112] = value
+        files[f"orientation {value}.png"] = photo(COLOURS["red"], name="PNG", exif=exif)
+    files |= {f"{name.decode()}.png": with_chunks(png, png_chunk(name, content)) for name, content in (
+        (b"zTXt", b"a\0\0" + zlib.compress(bytes(10**8))), (b"pHYs", b"ab"), (b"gAMA", b"a"), (b"iCCP", b"a\0\5xx"), (b"sRGB", b""), (b"cHRM", b"abc"), (b"acTL", b"a"))}
+    files["checksum.png"] = with_chunks(png, png_chunk(b"tEXt", b"a\0b", wrong=1))
+    files |= {f"segment {marker:x}.jpg": with_segment(jpeg, marker, content) for marker, content in (
+        (0xe0, b"JFIF"), (0xe2, b"ICC_PROFILE\0"), (0xe2, b"MPF\0nonsense"), (0xed, b"Photoshop 3.0\x008BIM\x03"), (0xee, b"Adobe"), (0xe1, b"Exif\0\0II*\0\xff\xff\xff\xff"))}
+    return files
+
+
+def test_metadata_cost_no_photo(tmp_path):
+    "A12"
+    files = damaged_metadata()
+    for name, content in files.items(): (tmp_path/name).write_bytes(content)
+    photos = data.load_folder(tmp_path, 8, progress=False)
+    assert photos.skipped == {} and len(photos.files) == len(files)
+    for image, name in zip(photos.images, photos.files): assert (image.float().mean((1, 2)) - torch.tensor([255.0, 0, 0])).abs().max() < 25, name
+
+
+def test_orientation_survives_damage(tmp_path):
+    "A12: what is cut out of a file is not what says how to turn it."
+    exif, halves = Image.Exif(), Image.fromarray(np.array([[255, 0]], np.uint8).repeat(20, 0).repeat(10, 1)) # white on the left
+    exif[0x0112] = 6 # to be turned clockwise: white at the top
+    stream = io.BytesIO()
+    halves.save(stream, "PNG", exif=exif)
+    (tmp_path/"a.png").write_bytes(with_chunks(stream.getvalue(), png_chunk(b"gAMA", b"a")))
+    halves.save(tmp_path/"b.jpg", exif=exif)
+    (tmp_path/"b.jpg").write_bytes(with_segment((tmp_path/"b.jpg").read_bytes(), 0xe2, b"ICC_PROFILE\0"))
+    for image in data.load_folder(tmp_path, 8, progress=False).images: assert image[:, :3].min() > 240 and image[:, 5:].max() < 15
+
+
+def deep_png(values, significant=None):
+    "A PNG file of 16 bits: grey (h, w), or colours (h, w, 3), perhaps with alpha, 4."
+    height, width, kind = *values.shape[:2], {2: 0, 3: 2, 4: 6}[values.shape[2] if values.ndim == 3 and values.shape[2] > 2 else 2]
+    kind = 0 if values.ndim == 2 else {2: 4, 3: 2, 4: 6}[values.shape[2]]
+    header = width.to_bytes(4) + height.to_bytes(4) + bytes([16, kind, 0, 0, 0])
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    bits = png_chunk(b"sBIT", bytes(significant)) if significant else b""
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + bits + png_chunk(b"IDAT", zlib.compress(rows)) + png_chunk(b"IEND", b"")
+
+
+def load_deep(folder, **files):
+    "Images by name, and warnings."
+    folder.mkdir()
+    for name, content in files.items(): (folder/name.replace("_", ".")).write_bytes(content)
+    with warnings.catch_warnings(record=True, action="always") as caught: photos = data.load_folder(folder, 9, progress=False)
+    return {file.replace(".", "_"): image for file, image in zip(photos.files, photos.images)}, [str(w.message) for w in caught]
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14])
+def test_few_bits_of_sixteen(tmp_path, bits, capsys):
+    "A13: scaled where the file says how many bits, otherwise said."
+    top, rng = 2**bits - 1, np.random.RandomState(0)
+    grey, colour = rng.randint(0, top + 1, (9, 9)), rng.randint(0, top + 1, (9, 9, 3))
+    grey[0, 0] = colour[0, 0] = top
+    alpha = np.concatenate((colour, np.full((9, 9, 1), 65_535)), 2)
+    told, messages = load_deep(tmp_path/"told", grey_png=deep_png(grey, [bits]), colour_png=deep_png(colour, [bits] * 3), alpha_png=deep_png(alpha, [bits] * 3 + [16]))
+    assert messages == [] and "were scaled by them" in capsys.readouterr().out
+    for name, values in (("grey_png", grey[..., None]), ("colour_png", colour), ("alpha_png", colour)): assert (told[name].permute(1, 2, 0) - torch.from_numpy(values * 255 / top)).abs().max() <= 0.501, name
+    _, messages = load_deep(tmp_path/"untold", grey_png=deep_png(grey), colour_png=deep_png(colour))
+    assert len(messages) == 1 and f"the 2 photos of 16 bits in '{tmp_path/'untold'}' use only the lowest {bits} bits and are read as dark ones, at most {round(top / 257)} of 255; multiply their values by {2**(16 - bits)}, or" in messages[0]
+    full, messages = load_deep(tmp_path/"full", a_png=deep_png(grey), b_png=deep_png(np.full((9, 9), 40_000))) # a dark one among others
+    assert messages == [] and (full["a_png"][0] - torch.from_numpy(grey / 257)).abs().max() <= 0.501
+
+
+def test_significant_bits_as_png_asks(tmp_path):
+    "A13: values that are stretched to 16 bits aren't stretched again; not even those of a dark photo."
+    values = np.random.RandomState(0).randint(0, 4_096, (9, 9))
+    for stretched in (values << 4, values << 4 | values >> 8, np.round(values * 65_535 / 4_095).astype(int)):
+        for part in (stretched, stretched // 16 // 16 * 16):
+            found, _ = load_deep(tmp_path/f"{len(list(tmp_path.iterdir()))}", a_png=deep_png(part, [12]))
+            assert (found["a_png"][0] - torch.from_numpy(part / 257)).abs().max() <= 0.501
+
+
+def test_few_bits_of_other_formats(tmp_path):
+    "A13: TIFF and PPM."
+    rng = np.random.RandomState(0)
+    grey, colour = rng.randint(0, 4_096, (9, 9)), rng.randint(0, 4_096, (9, 9, 3))
+    grey[0, 0] = colour[0, 0] = 4_095
+    def netpbm(kind, values, top): return f"{kind} 9 9 {top}\n".encode() + values.astype(">u2").tobytes()
+    found, messages = load_deep(tmp_path/"told", grey_pgm=netpbm("P5", grey, 4_095), colour_ppm=netpbm("P6", colour, 4_095))
+    for name, values in (("grey_pgm", grey[..., None]), ("colour_ppm", colour)): assert (found[name].permute(1, 2, 0) - torch.from_numpy(values * 255 / 4_095)).abs().max() <= 0.51 and messages == []
+    (tmp_path/"untold").mkdir()
+    Image.fromarray(grey.astype(np.uint16)).save(tmp_path/"untold"/"grey.tif")
+    Image.fromarray(grey.astype(np.uint16)).save(tmp_path/"untold"/"grey.jp2", irreversible=False)
+    (tmp_path/"untold"/"grey.pgm").write_bytes(netpbm("P5", grey, 65_535))
+    (tmp_path/"untold"/"colour.ppm").write_bytes(netpbm("P6", colour, 65_535))
+    with pytest.warns(UserWarning, match="the 4 photos of 16 bits in .* use only the lowest 12 bits"): data.load_folder(tmp_path/"untold", 9, progress=False)
+
+
+def test_twelve_bits_in_a_tiff_file(tmp_path):
+    "A13: two values in three bytes."
+    values = np.random.RandomState(0).randint(0, 4_096, (8, 8))
+    pairs = values.reshape(-1, 2)
+    packed = np.stack((pairs[:, 0] >> 4, (pairs[:, 0] & 15) << 4 | pairs[:, 1] >> 8, pairs[:, 1] & 255), 1).astype(np.uint8).tobytes()
+    tags = {256: 8, 257: 8, 258: 12, 259: 1, 262: 1, 273: 8 + 2 + 10 * 12 + 4, 277: 1, 278: 8, 279: len(packed), 339: 1}
+    entries = b"".join(tag.to_bytes(2, "little") + b"\4\0\1\0\0\0" + value.to_bytes(4, "little") for tag, value in tags.items())
+    (tmp_path/"a.tif").write_bytes(b"II*\0\x08\0\0\0" + len(tags).to_bytes(2, "little") + entries + bytes(4) + packed)
+    assert (data.load_folder(tmp_path, 8, progress=False).images[0, 0] - torch.from_numpy(values * 255 / 4_095)).abs().max() <= 0.501
+
+
+def test_few_bits_of_a_data_set(tmp_path):
+    "A13: said for the whole of it, also when it is read from the store."
+    for k, label in enumerate(("a", "b")):
+        (tmp_path/"photos"/label).mkdir(parents=True)
+        for i in range(10): (tmp_path/"photos"/label/f"{i}.png").write_bytes(deep_png(np.random.RandomState(10 * k + i).randint(0, 4_096, (9, 9)), [12] if i < 3 else None))
+    for _ in range(2):
+        own, messages = load_own(tmp_path/"photos", tmp_path)
+        assert len(messages) == 1 and messages[0].startswith("the 14 photos of 16 bits in folder:photos@42 use only the lowest 12 bits")
+        assert own.notes == ("6 photos of folder:photos@42 use fewer than the 16 bits of their files, by the files' own word, and were scaled by them", messages[0].split(";")[0])
+
+
+def scenes():
+    "Pieces of two photographs."
+    from sklearn.datasets import load_sample_images
+    return [Image.fromarray(photo[y:y + 130, x:x + 150]) for photo in load_sample_images().images for y in range(0, 290, 140) for x in range(0, 480, 160)]
+
+
+CHANGES = {"encoded": lambda image: image, "half": lambda image: image.resize((image.width // 2, image.height // 2)), "brighter": lambda image: image.point(lambda value: value * 1.1),
+           "grey": lambda image: image.convert("L")}
+
+
+@pytest.mark.parametrize("crops", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+def test_near_copies(tmp_path, change, crops):
+    "A14: changed copies in another split are told, with two of them; others are not taken for copies."
+    pieces = scenes()
+    for i, image in enumerate(pieces):
+        folder = tmp_path/"photos"/("train" if i < 10 else "test")/"ab"[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        image.save(folder/f"{i}.png")
+    def load():
+        with warnings.catch_warnings(record=True, action="always") as caught: own = load_dataset(f"folder:{tmp_path/'photos'}", tmp_path/"data", 64, crops=crops)
+        return own, [str(w.message) for w in caught]
+    assert load()[1] == []
+    for i in range(4, 8): CHANGES[change](pieces[i]).save(tmp_path/"photos"/"test"/"ab"[i % 2]/f"copy of {i}.jpg", quality=60)
+    for _ in range(2): # the second time from the store
+        own, (message,) = load()
+        start, end = message.split(", e.g. ")
+        assert start == "4 pairs of photos of folder:photos@42 in different splits are near copies (one photo encoded anew, resized or slightly changed)" and own.notes == (start,)
+        assert end.endswith(": what is tested was trained on; keep near copies in one split, or remove them") and "/copy of " in end and " (test)" in end and (" (train)" in end or " (val)" in end)
+
+
+def test_near_copies_in_one_folder(tmp_path):
+    "A14: three changed copies of each photo fall into all splits."
+    for i, image in enumerate(scenes()):
+        (tmp_path/"photos"/"ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        image.save(tmp_path/"photos"/"ab"[i % 2]/f"{i}.png")
+        for name in ("encoded", "half", "brighter"): CHANGES[name](image).save(tmp_path/"photos"/"ab"[i % 2]/f"{i} {name}.jpg")
+    own, (message,) = load_own(tmp_path/"photos", tmp_path, 64)
+    assert sum(sizes(own)) == 72 and int(message.split()[0]) > 20 and "are near copies" in message
+
+
+def test_class_without_test_images(tmp_path):
+    "A11: folders of 20, 20 and 2 images."
+    for k, (label, n) in enumerate((("cat", 20), ("dog", 20), ("owl", 2))):
+        for i in range(n): grey_photo(tmp_path/"photos"/label/f"{i}.png", 100 * k + i)
+    own, messages = load_own(tmp_path/"photos", tmp_path)
+    assert own.notes == ("folder:photos@42 has no test images of 'owl'",) and messages == [own.notes[0] + ": accuracies leave them out; add images (of fewer than 3 none is kept for testing), or remove the class"]
+    assert set(own.test.labels.tolist()) == {0, 1} and torch.bincount(own.train.labels).tolist() == [13, 13, 2]
+
+
+def test_loose_photos(tmp_path):
+    "Photos beside the folders of classes, also in train and test, are told; hidden ones aren't."
+    two_classes(tmp_path/"photos"/"train")
+    for i, label in enumerate(("cat", "dog")):
+        for k in range(5): grey_photo(tmp_path/"photos"/"test"/label/f"{k}.png", 1_000 + 100 * i + k)
+    grey_photo(tmp_path/"photos"/"train"/"loose.jpg", 1)
+    (tmp_path/"photos"/"._a.jpg").write_bytes(b"resource fork")
+    messages = load_own(tmp_path/"photos", tmp_path)[1]
+    assert len(messages) == 1 and messages[0].startswith("1 images in ") and "lie beside the folders and are not used, e.g. 'loose.jpg'" in messages[0]
 
 
 # Downloads

@@ -26,12 +26,13 @@ import numpy as np
 import pandas as pd
 import torch
 from filelock import FileLock, Timeout
+from scipy.fft import dctn
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from .core import ASSETS, check_choice, check_flag, check_number, check_seed, checksum, get_data_dir, manifest
-from .core import replacing, say
+from .core import ASSETS, check_choice, check_flag, check_number, check_seed, checksum
+from .core import get_data_dir, manifest, replacing, say
 from .models import InputConfig
 from .protocols import MINI_TASKS
 
@@ -62,6 +63,8 @@ class Dataset:
                 raise ValueError(f"`{part}` of {self.name} must be uint8 images (n, 3, height, width) with n int64 labels; got {images.dtype} {tuple(images.shape)} and {labels.dtype} {tuple(labels.shape)}")
             if len(labels) and (labels.min() < 0 or labels.max() >= len(self.classes)): raise ValueError(f"`labels` of {self.name} must lie in 0 ... {len(self.classes) - 1}; got {labels.min()} ... {labels.max()}")
             if aspects is not None and aspects.shape != labels.shape: raise ValueError(f"`aspects` of {self.name} must be one for each of {len(labels)} images; got {tuple(aspects.shape)}")
+            if aspects is not None and not ((aspects > 0) & aspects.isfinite()).all():
+                raise ValueError(f"`aspects` of {self.name} must be finite numbers above 0")
         if not any(len(getattr(self, part).labels) for part in SPLITS): raise ValueError(f"`{self.name}` has no images")
 
 # %% ../nbs/api/03_data.ipynb #c0861e94d
@@ -92,8 +95,10 @@ def make_dataset(
     needed = [f"{split}_{what}" for split in SPLITS for what in ("images", "labels")]
     if lacking := [key for key in needed if key not in arrays]:
         raise ValueError(f"`arrays` must have {', '.join(needed)}; {' and '.join(lacking)} missing")
-    splits = [Split(_images_of(f"{split}_images", arrays[f"{split}_images"]), _labels_of(f"{split}_labels", arrays[f"{split}_labels"])) for split in SPLITS]
-    return Dataset(name, names, *splits, checksum(arrays))
+    def split_of(part):
+        images, labels = f"{part}_images", f"{part}_labels"
+        return Split(_images_of(images, arrays[images]), _labels_of(labels, arrays[labels]))
+    return Dataset(name, names, *map(split_of, SPLITS), checksum(arrays))
 
 # %% ../nbs/api/03_data.ipynb #c111bdf8e
 def split_arrays(
@@ -107,7 +112,8 @@ def split_arrays(
     "Shuffle and cut into three disjoint splits (with numpy's frozen `RandomState`, the same in every version)."
     images, labels, seed = np.asarray(images), np.asarray(labels), check_seed(seed)
     if not images.ndim or labels.shape != images.shape[:1]:
-        raise ValueError(f"`labels` must be one for each of the images, of shape {images.shape[:1]}; got {labels.shape}")
+        shape = images.shape[:1]
+        raise ValueError(f"`labels` must be one for each of the images, of shape {shape}; got {labels.shape}")
     for name, size in (("train", train), ("val", val), ("test", test)): check_number(name, size, minimum=1, integer=True)
     if train + val + test > len(images):
         raise ValueError(f"`train`, `val` and `test` must add up to at most {len(images)} images; got {train + val + test}")
@@ -408,7 +414,7 @@ def _decode_file(content: bytes, least: int | None) -> _Decoded:
         if own: image_rgb = _turn_upright(image_rgb, _orientation(image))
         return _Decoded(torch.from_numpy(np.array(image_rgb)).permute(2, 0, 1), largest, scaled)
 
-def _decode(content: bytes, least: int | None = None) -> _Decoded: # of a file; with `least` as one's own photos are read, otherwise as published ones
+def _decode(content: bytes, least: int | None = None) -> _Decoded: # of a file; of a published one without `least`
     try: return _decode_file(content, least)
     except MemoryError: raise
     except Exception as error: # a damaged file can make its decoder raise anything
@@ -444,17 +450,16 @@ def _central_square(image: Tensor, size: int) -> Tensor: # torchvision's Resize(
 
 # %% ../nbs/api/03_data.ipynb #dad01f4cd
 _SIDE, _WAVES = 32, 12
-_COSINES = np.cos(np.pi * np.outer(np.arange(_WAVES), 2 * np.arange(_SIDE) + 1) / (2 * _SIDE)).astype(np.float32)
 # Half as fine a wave of a photo has about twice the amplitude: so weighted, all count alike.
 _FINENESS = np.hypot(*np.mgrid[:_WAVES, :_WAVES]).astype(np.float32)
 
 def perceptual_hash(
     image: Tensor, # uint8 `(3, height, width)`
 ) -> np.ndarray: # int8 `(144,)`; zeros if there is too little to see: a plain ground, a gradient
-    "The coarse structure of an image in grey: its lowest waves (cosine transform of 32 x 32 pixels), weighted by their fineness."
+    "The coarse structure of an image in grey: its lowest waves (cosine transform), weighted by their fineness."
     small = F.interpolate(image[None], (_SIDE, _SIDE), mode="bilinear", antialias=True)[0].numpy()
     grey = np.tensordot(np.array([0.299, 0.587, 0.114], np.float32), small.astype(np.float32), 1)
-    waves = (_COSINES @ grey @ _COSINES.T * _FINENESS).ravel()
+    waves = (dctn(grey, norm="ortho")[:_WAVES, :_WAVES] * _FINENESS).ravel()
     waves /= np.linalg.norm(waves) or 1
     # There must be a contrast of two levels, and structure worth six waves of equal strength.
     seen = grey.std() >= 2 and (waves**4).sum() <= 1 / 6
@@ -472,14 +477,14 @@ def near_copies(
     groups: np.ndarray, # `(n,)`: photos of one group aren't compared
     least: float = 0.99, # correlation of two hashes from which on the photos count as copies
 ) -> np.ndarray: # int64 `(pairs, 2)`: indices, the lower first; where more than 30 are alike, not all of their pairs
-    "Pairs of photos of different groups that are one photo encoded anew, resized or slightly changed (sign hashing, Charikar 2002)."
+    "Pairs of photos of different groups that are one photo, slightly changed (by sign hashing, Charikar 2002)."
     (seen,) = hashes.any(1).nonzero()
     vectors, groups = hashes[seen].astype(np.float32), np.asarray(groups)[seen]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     rng, pairs, n = np.random.RandomState(0), np.zeros((0, 2), np.int64), len(vectors)
     marks = _signs(vectors, rng, 64)
     for _ in range(_BANDS):
-        # Photos on the same side of 16 planes are compared: a band finds half of the copies, ten bands all but one in 600.
+        # Photos on the same side of 16 planes are compared: a band finds half of the copies, ten all but one in 600.
         keys, order = _signs(vectors, rng, 16), rng.permutation(n)
         order = order[np.argsort(keys[order], kind="stable")]
         for step in range(1, _REACH + 1):
@@ -538,19 +543,16 @@ class _Read(NamedTuple): # a photo
     digest: str | None = None # of the file; of the reader's own photos alone, as what follows
     hash: bytes = b"" # see `perceptual_hash`
 
-def _middle(image: Tensor, aspect: float) -> Tensor: # of a photo squeezed to a square: what is its central square
-    side = image.shape[1]
-    height, width = (max(round(side * min(share, 1)), 1) for share in (aspect, 1 / aspect))
-    top, left = (side - height) // 2, (side - width) // 2
-    return image[:, top:top + height, left:left + width]
-
-def _reader(photos: _PhotoList, side: int, whole: bool, archive: zipfile.ZipFile | None) -> Callable: # of some files: of each a `_Read`, or why it can't be read
+# What it returns makes of some files a list: for each a `_Read`, or why it can't be read.
+def _reader(photos: _PhotoList, side: int, whole: bool, archive: zipfile.ZipFile | None) -> Callable:
     least = (side if whole else side * 10 // 7) if photos.own else None
     def read_one(file: str):
         try: content = archive.read(file) if archive else _read_bytes(photos.root/file)
         except KeyError: return "it is not in the archive"
         except (ValueError, zipfile.BadZipFile) as error: return _why_unreadable(error)
-        except OSError as error: raise ValueError(f"`dataset`: {str(photos.root/file)!r} can't be read ({error.strerror}); mend or remove it and run again, which goes on from there") from None
+        except OSError as error:
+            raise ValueError(f"`dataset`: {str(photos.root/file)!r} can't be read ({error.strerror}); mend or remove "
+                             "it and run again, which goes on from there") from None
         try:
             image, largest, scaled = _decode(content, least)
             resized = _resize_bytes(image, side, side) if whole else _central_square(image, side)
@@ -560,8 +562,9 @@ def _reader(photos: _PhotoList, side: int, whole: bool, archive: zipfile.ZipFile
         pixels = (resized.permute(1, 2, 0) if whole else resized).contiguous().numpy().data
         if not photos.own: return _Read(pixels, aspect, largest, scaled)
         digest = hashlib.blake2b(content, digest_size=8).hexdigest()
-        seen = perceptual_hash(_middle(resized, aspect) if whole else resized)
-        return _Read(pixels, aspect, largest, scaled, digest, seen.tobytes())
+        # Of the central square, resized as for evaluation, so that photos of all splits can be compared.
+        square = _central_square(image, math.ceil(side * 7 / 10)) if whole else resized
+        return _Read(pixels, aspect, largest, scaled, digest, perceptual_hash(square).tobytes())
     return lambda files: [read_one(file) for file in files]
 
 # %% ../nbs/api/03_data.ipynb #c38a72b0f
@@ -578,8 +581,9 @@ def _crc_of(path: Path, n: int) -> int | None: # of the first n bytes; None if t
 
 # %% ../nbs/api/03_data.ipynb #c398bc635
 _CHUNK = 2_048 # photos between two notes of how far it is
-# What is noted; `deep`, `largest` and `scaled` are of photos of 16 bits: their number, largest value, and how many were scaled.
-_START = {"read": 0, "bytes": 0, "crc": 0, "aspects": [], "digests": [], "skipped": {}, "deep": 0, "largest": 0, "scaled": 0}
+# What is noted; the last three are of photos of 16 bits: how many, their largest value, and how many were scaled.
+_START = {"read": 0, "bytes": 0, "crc": 0, "aspects": [], "digests": [], "skipped": {},
+          "deep": 0, "largest": 0, "scaled": 0}
 
 def _note_photo(done: dict, photo: _Read, n_bytes: int):
     done["bytes"] += n_bytes
@@ -591,15 +595,19 @@ def _note_photo(done: dict, photo: _Read, n_bytes: int):
         done["deep"] += 1
         done["largest"] = max(done["largest"], photo.largest)
 
-def _decode_into(folder: Path, photos: _PhotoList, side: int, whole: bool, progress: bool) -> dict: # write images.bytes and, of one's own, hashes.bytes; returns what is noted
+# Writes images.bytes and, of one's own photos, hashes.bytes; returns what is noted.
+def _decode_into(folder: Path, photos: _PhotoList, side: int, whole: bool, progress: bool) -> dict:
     path, note = folder/"images.bytes", folder/"progress.json"
     done = _START | json.loads(note.read_text(encoding="utf-8")) if note.exists() else deepcopy(_START)
-    if _crc_of(path, done["bytes"]) != done["crc"]: done = deepcopy(_START) # the system went down before all was on the disk
+    # Perhaps the system went down before all was on the disk.
+    if _crc_of(path, done["bytes"]) != done["crc"]: done = deepcopy(_START)
     archive = _open_zip(photos.root) if photos.root.is_file() else None
     read, cores = _reader(photos, side, whole, archive), _cores()
     held = max(1, min(8 * cores, 2**29 // (side**2 * 3))) # so many are held in memory
     bar = tqdm(total=len(photos.files), initial=done["read"], desc=f"decode {photos.root.name}", unit="photo", mininterval=1, disable=not progress)
-    with bar, open(path, "ab") as file, open(folder/"hashes.bytes", "ab") as hashes, ThreadPoolExecutor(cores) as pool, warnings.catch_warnings(action="ignore"):
+    quiet = warnings.catch_warnings(action="ignore")
+    with (bar, quiet, open(path, "ab") as file, open(folder/"hashes.bytes", "ab") as hashes,
+          ThreadPoolExecutor(cores) as pool):
         # What was not noted is written again.
         file.truncate(done["bytes"])
         hashes.truncate(_WAVES**2 * len(done["digests"]) if photos.own else 0)
@@ -607,7 +615,9 @@ def _decode_into(folder: Path, photos: _PhotoList, side: int, whole: bool, progr
             for part in _parts(chunk, held):
                 for name, result in zip(part, chain.from_iterable(pool.map(read, _parts(part, 8)))):
                     if isinstance(result, str):
-                        if not photos.own: raise ValueError(f"`dataset`: the file {name} of {photos.root.name} can't be read ({result}); delete it and what it was unpacked from, and get it again")
+                        if not photos.own:
+                            raise ValueError(f"`dataset`: the file {name} of {photos.root.name} can't be read "
+                                             f"({result}); delete it and what it was unpacked from, and get it again")
                         done["skipped"][name] = result
                         continue
                     _note_photo(done, result, file.write(result.pixels))
@@ -633,7 +643,8 @@ def _build_store(folder: Path, photos: _PhotoList, side: int, whole: bool, progr
     _check_space(folder.parent, len(photos.files) * side**2 * 3 - here, f"decoding {len(photos.files):,} photos of {photos.root.name}")
     done = _decode_into(building, photos, side, whole, progress)
     labels = [int(label) for file, label in zip(photos.files, photos.labels) if file not in done["skipped"]]
-    info = {"side": side, "whole": whole, "labels": labels, "time": (building/"images.bytes").stat().st_mtime_ns} | {key: done[key] for key in _START if key not in ("read", "bytes", "crc")}
+    told = {key: done[key] for key in _START if key not in ("read", "bytes", "crc")}
+    info = {"side": side, "whole": whole, "labels": labels, "time": (building/"images.bytes").stat().st_mtime_ns} | told
     info["sha256"] = checksum(_map_store(building, info))
     _write_text(building/"info.json", json.dumps(info))
     (building/"progress.json").unlink()
@@ -642,8 +653,9 @@ def _build_store(folder: Path, photos: _PhotoList, side: int, whole: bool, progr
 # %% ../nbs/api/03_data.ipynb #c4101e17f
 def _load_store(name: str, photos: _PhotoList, side: int, whole: bool, data_dir: Path, progress: bool) -> tuple[Split, dict]: # decoded, now or before; and what info.json says
     listed = [[file, stamp, int(label)] for file, stamp, label in zip(photos.files, _stamps(photos), photos.labels)]
-    # Of the first kind of store of one's own photos there were no hashes.
-    key = hashlib.sha256(json.dumps([2 if photos.own else 1, side, whole, photos.own, listed]).encode()).hexdigest()[:12]
+    # The first version had no hashes of one's own photos.
+    content = [2 if photos.own else 1, side, whole, photos.own, listed]
+    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
     plain = "".join(c if c.isalnum() or c in "-_@." else "-" for c in name)[:60]
     folder = data_dir/"cache"/f"{plain}-{'whole' if whole else 'square'}-{side}-{key}"
     if not folder.is_dir():
@@ -665,19 +677,31 @@ def _load_store(name: str, photos: _PhotoList, side: int, whole: bool, data_dir:
     return Split(**tensors), info | ({"hashes": hashes} if photos.own else {})
 
 # %% ../nbs/api/03_data.ipynb #c42f3040a
-def _load_splits(name: str, lists: dict[str, _PhotoList], size: int, data_dir: Path, splits: tuple[str, ...], crops: bool, progress: bool) -> tuple[dict, dict]: # split -> Split, and what the store says of it
-    loaded, infos = {split: Split(torch.zeros(0, 3, size, size, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)) for split in SPLITS}, {}
+# split -> Split; split -> what the store says of it
+def _load_splits(name: str, lists: dict[str, _PhotoList], size: int, data_dir: Path, splits: tuple[str, ...],
+                 crops: bool, progress: bool) -> tuple[dict, dict]:
+    empty = Split(torch.zeros(0, 3, size, size, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64))
+    loaded, infos = dict.fromkeys(SPLITS, empty), {}
     for split in splits:
+        if not lists[split].files: continue
         whole = crops and split == "train"
-        if lists[split].files: loaded[split], infos[split] = _load_store(f"{name}-{split}", lists[split], size * 10 // 7 if whole else size, whole, data_dir, progress)
+        side = size * 10 // 7 if whole else size
+        loaded[split], infos[split] = _load_store(f"{name}-{split}", lists[split], side, whole, data_dir, progress)
     return loaded, infos
 
-def _photo_dataset(name: str, classes: tuple[str, ...], loaded: dict, infos: dict, notes: tuple[str, ...] = ()) -> Dataset:
+def _photo_dataset(name: str, classes: tuple, loaded: dict, infos: dict, notes: tuple[str, ...] = ()) -> Dataset:
     sums = json.dumps({split: info["sha256"] for split, info in infos.items()})
-    return Dataset(name, classes, *(loaded[split] for split in SPLITS), hashlib.sha256(sums.encode()).hexdigest(), notes)
+    sha256 = hashlib.sha256(sums.encode()).hexdigest()
+    return Dataset(name, classes, *(loaded[split] for split in SPLITS), sha256, notes)
 
 # %% ../nbs/api/03_data.ipynb #df696f991
-def _copies_doubts(name: str, lists: dict[str, _PhotoList], infos: dict) -> list[tuple[str, str]]: # what is doubtful, and what to do
+class _Doubt(NamedTuple): # of a warning
+    what: str # is doubtful: what runs keep
+    remedy: str = "" # the rest of the sentence
+
+def _first_of(names: list[str], n: int = 5) -> str: return ", ".join(names[:n]) + (", ..." if len(names) > n else "")
+
+def _copies_doubts(name: str, lists: dict[str, _PhotoList], infos: dict) -> list[_Doubt]:
     digests, labels = ([value for info in infos.values() for value in info[key]] for key in ("digests", "labels"))
     splits = [split for split, info in infos.items() for _ in info["digests"]]
     doubts, by_split, by_label = [], {}, {}
@@ -685,29 +709,33 @@ def _copies_doubts(name: str, lists: dict[str, _PhotoList], infos: dict) -> list
         by_split.setdefault(digest, set()).add(split)
         by_label.setdefault(digest, set()).add(label)
     if n := sum(len(held) > 1 for held in by_split.values()):
-        doubts.append((f"{n} photos of {name} are in more than one split, as copies", ": what is tested was trained on; remove them"))
+        doubts.append(_Doubt(f"{n} photos of {name} are in more than one split, as copies",
+                             ": what is tested was trained on; remove them"))
     if n := sum(len(held) > 1 for held in by_label.values()):
-        doubts.append((f"{n} photos of {name} have more than one label, as copies", "; remove them"))
+        doubts.append(_Doubt(f"{n} photos of {name} have more than one label, as copies", "; remove them"))
     if len(infos) < 2: return doubts
     hashes = np.concatenate([info["hashes"] for info in infos.values()])
     pairs = near_copies(hashes, np.unique(splits, return_inverse=True)[1])
     if pairs := [(i, j) for i, j in pairs.tolist() if digests[i] != digests[j]]:
         files = [file for split, info in infos.items() for file in lists[split].files if file not in info["skipped"]]
         first, second = (f"{files[i]!r} ({splits[i]})" for i in pairs[0])
-        doubts.append((f"{len(pairs)} pairs of photos of {name} in different splits are near copies (one photo encoded anew, resized "
-                       "or slightly changed)", f", e.g. {first} and {second}: what is tested was trained on; keep near copies in "
-                       "one split, or remove them"))
+        doubts.append(_Doubt(f"{len(pairs)} pairs of photos of {name} in different splits are near copies (one photo "
+                             "encoded anew, resized or slightly changed)",
+                             f", e.g. {first} and {second}: what is tested was trained on; keep near copies in one "
+                             "split, or remove them"))
     return doubts
 
 # %% ../nbs/api/03_data.ipynb #d61bf78ad
 def _missing(split: str, loaded: dict, classes: tuple[str, ...]) -> list[str]: # the classes that a split lacks
     return [classes[i] for i in sorted(set(range(len(classes))) - set(loaded[split].labels.tolist()))]
 
-def _own_doubts(name: str, lists: dict[str, _PhotoList], loaded: dict, infos: dict, classes: tuple[str, ...]) -> list[tuple[str, str]]: # as above, of all that was decoded
-    doubts = _deep_doubts(name, sum(info["deep"] for info in infos.values()), max((info["largest"] for info in infos.values()), default=0))
+def _own_doubts(name: str, lists: dict[str, _PhotoList], loaded: dict, infos: dict, classes: tuple) -> list[_Doubt]:
+    largest = max((info["largest"] for info in infos.values()), default=0)
+    doubts = _deep_doubts(name, sum(info["deep"] for info in infos.values()), largest)
     if "test" in infos and (untested := _missing("test", loaded, classes)):
-        doubts.append((f"{name} has no test images of {', '.join(map(repr, untested[:5]))}{', ...' if untested[5:] else ''}",
-                       ": accuracies leave them out; add images (of fewer than 3 none is kept for testing), or remove the class"))
+        doubts.append(_Doubt(f"{name} has no test images of {_first_of([*map(repr, untested)])}",
+                             ": accuracies leave them out; add images (of fewer than 3 none is kept for testing), "
+                             "or remove the class"))
     return doubts + _copies_doubts(name, lists, infos)
 
 def _refuse_gaps(name: str, loaded: dict, infos: dict, classes: tuple[str, ...]): # can one train and test on these?
@@ -716,7 +744,8 @@ def _refuse_gaps(name: str, loaded: dict, infos: dict, classes: tuple[str, ...])
     if "train" in infos and (missing := _missing("train", loaded, classes)):
         alike = [repr(other) for other in classes if other != missing[0] and _bare(other) == _bare(missing[0])]
         also = f" ({alike[0]} differs from it only in case or blanks)" if alike else ""
-        raise ValueError(f"`dataset`: {name} has no training images of {missing[0]!r} that can be read{also}; add some, or remove the class")
+        raise ValueError(f"`dataset`: {name} has no training images of {missing[0]!r} that can be read{also}; add "
+                         "some, or remove the class")
 
 # %% ../nbs/api/03_data.ipynb #c4436f5d2
 class _Found(NamedTuple): # what a reader finds
@@ -874,23 +903,28 @@ def _count_kinds(foreign) -> str: # such as "20 HEIC and 3 NEF"
     return " and ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
 
 def _besides(foreign) -> str: # the end of a message on too few photos
-    return f"; it also holds {_count_kinds(foreign)}, which can't be read: convert them to JPEG or PNG" if foreign else ""
+    if not foreign: return ""
+    return f"; it also holds {_count_kinds(foreign)}, which can't be read: convert them to JPEG or PNG"
 
 # %% ../nbs/api/03_data.ipynb #dcee48972
-def _deep_doubts(name: str, n: int, largest: int) -> list[tuple[str, str]]: # what is doubtful, and what to do: do photos of 16 bits use the lower ones alone?
-    bits = largest.bit_length()
+# `n` photos of 16 bits have values up to `largest`: do they use the lower bits alone?
+def _deep_doubts(name: str, n: int, largest: int) -> list[_Doubt]:
+    bits, level = largest.bit_length(), round(largest / 257)
     if not 0 < bits <= 14: return []
-    return [(f"the {n} photos of 16 bits in {name} use only the lowest {bits} bits and are read as dark ones, at most {round(largest / 257)} of 255",
-             f"; multiply their values by {2**(16 - bits)}, or have the PNG files name the bits that are used (chunk sBIT)")]
+    return [_Doubt(f"the {n} photos of 16 bits in {name} use only the lowest {bits} bits and are read as dark ones, "
+                   f"at most {level} of 255",
+                   f"; multiply their values by {2**(16 - bits)}, or have the PNG files name the bits that are used "
+                   "(chunk sBIT)")]
 
 def _deep_note(name: str, n: int) -> str:
-    return f"{n} photos of {name} use fewer than the 16 bits of their files, by the files' own word, and were scaled by them"
+    return (f"{n} photos of {name} use fewer than the 16 bits of their files, by the files' own word, "
+            "and were scaled by them")
 
-def _foreign_doubts(name: str, foreign: dict[str, dict]) -> list[tuple[str, str]]: # as above; class -> images that can't be read
+def _foreign_doubts(name: str, foreign: dict[str, dict]) -> list[_Doubt]: # class -> images that can't be read
     if not (n := sum(map(len, foreign.values()))): return []
     listed = [f"{_count_kinds(files)} in {label!r}" for label, files in sorted(foreign.items()) if files]
-    return [(f"{n} images of {name} are of kinds that can't be read and are left out: {', '.join(listed[:5])}{', ...' if listed[5:] else ''}",
-             "; convert them to JPEG or PNG")]
+    return [_Doubt(f"{n} images of {name} are of kinds that can't be read and are left out: {_first_of(listed)}",
+                   "; convert them to JPEG or PNG")]
 
 def _by_folder(foreign: dict[str, str]) -> dict[str, dict]: # folder within the root -> its files
     folders = {}
@@ -941,17 +975,19 @@ def _find_photos(folder: str | Path) -> _Files: # in a folder and its subfolders
         unread = table.why != ""
         return _Files(Path(root).parent, sorted(table.file[~unread]), dict(zip(table.file[unread], table.why[unread])))
     if not os.path.isdir(root):
-        raise ValueError(f"`dataset` must be folder:<path> of a folder; got {str(folder)!r}, which "
-                         f"{'is a file: give the folder that holds it' if os.path.exists(root) else 'does not exist: check the path'}")
+        why = "is a file: give the folder that holds it" if os.path.exists(root) else "does not exist: check the path"
+        raise ValueError(f"`dataset` must be folder:<path> of a folder; got {str(folder)!r}, which {why}")
     def refuse(error):
-        raise ValueError(f"`dataset` must be folder:<path> of a folder that can be read; got {str(folder)!r}, where {error.filename!r} can't "
-                         f"({error.strerror}): change its permissions or move it") from None
+        raise ValueError(f"`dataset` must be folder:<path> of a folder that can be read; got {str(folder)!r}, where "
+                         f"{error.filename!r} can't ({error.strerror}): change its permissions or move it") from None
     found = _list_photos(root, root, refuse)
     if not found.photos:
-        held = f"{found.others} file{'s' if found.others > 1 else ''} but no images" if found.others else "no files"
+        held = "no files: check the path"
+        if found.others: held = f"{found.others} file{'s' if found.others > 1 else ''} but no images: check the path"
         if found.foreign: held = f"no others but {_count_kinds(found.foreign)}: convert them to JPEG or PNG"
-        raise ValueError(f"`dataset` must be folder:<path> of a folder with images ({_KINDS}), in it or its subfolders; "
-                         f"got {str(folder)!r}, which holds {held}{'' if found.foreign else ': check the path'} (hidden files and links to folders don't count)")
+        raise ValueError(f"`dataset` must be folder:<path> of a folder with images ({_KINDS}), in it or its "
+                         f"subfolders; got {str(folder)!r}, which holds {held} (hidden files and links to folders "
+                         "don't count)")
     return found
 
 # %% ../nbs/api/03_data.ipynb #c527255f1
@@ -969,7 +1005,9 @@ class _Classes(NamedTuple): # a folder with a folder for each class
 def _warn_loose(folder: Path, stacklevel: int): # photos that no class has
     loose = sorted(path.name for path in folder.iterdir() if _suffix(path.name) in PHOTO_SUFFIXES + FOREIGN_SUFFIXES
                    and not path.name.startswith(".") and path.is_file())
-    if loose: warnings.warn(f"{len(loose)} images in {str(folder)!r} lie beside the folders and are not used, e.g. {loose[0]!r}", stacklevel=stacklevel + 1)
+    if not loose: return
+    warnings.warn(f"{len(loose)} images in {str(folder)!r} lie beside the folders and are not used, e.g. {loose[0]!r}",
+                  stacklevel=stacklevel + 1)
 
 def _class_folders(root: Path, folder: Path) -> _Classes:
     def refuse(error): raise ValueError(f"`dataset`: {error.filename!r} can't be read ({error.strerror}): change its permissions or move it") from None
@@ -980,7 +1018,8 @@ def _class_folders(root: Path, folder: Path) -> _Classes:
         if found.photos: photos.setdefault(_nfc(name), []).extend(found.photos)
         if found.foreign: foreign.setdefault(_nfc(name), {}).update(found.foreign)
         if not found.photos and not found.foreign: empty.append(name)
-    if empty: warnings.warn(f"no images ({_KINDS}) in {', '.join(map(repr, empty[:3]))}{', ...' if empty[3:] else ''} of {str(folder)!r}", stacklevel=6)
+    if empty:
+        warnings.warn(f"no images ({_KINDS}) in {_first_of([*map(repr, empty)], 3)} of {str(folder)!r}", stacklevel=6)
     _warn_loose(folder, 6)
     twice = [name for name, n in Counter(map(_nfc, names)).items() if n > 1]
     return _Classes(dict(sorted(photos.items())), foreign, twice)
@@ -998,8 +1037,8 @@ def _role_folders(root: Path) -> dict[str, Path]: # split -> its folder; all -> 
         raise ValueError(f"`dataset`: {str(root)!r} has {listed} but no {lacking[0]} folder; name it so "
                          "(validation images, where missing, are taken from train)")
     if len(folders) > n:
-        raise ValueError(f"`dataset`: {str(root)!r} has {listed}; beside train and test keep one folder of validation images "
-                         "at most, and no others")
+        raise ValueError(f"`dataset`: {str(root)!r} has {listed}; beside train and test keep one folder of validation "
+                         "images at most, and no others")
     return {split: root/names[0] for split, names in roles.items() if names}
 
 def _read_folder(root: Path) -> _Found:
@@ -1011,10 +1050,10 @@ def _read_folder(root: Path) -> _Found:
         for name, files in part.foreign.items(): foreign.setdefault(name, {}).update(files)
     classes = sorted({name for part in held.values() for name in part.photos})
     if len(classes) < 2:
-        n = len(_find_photos(root).photos)
-        raise ValueError(f"`dataset`: {str(root)!r} must have at least 2 folders with images, one for each class; got {len(classes)} "
-                         f"(it holds {n} image{'s' if n > 1 else ''}: put those of each class in a folder of its own, or give a CSV file with the columns file and label)"
-                         + _besides([file for files in foreign.values() for file in files]))
+        n, also = len(_find_photos(root).photos), _besides([file for files in foreign.values() for file in files])
+        raise ValueError(f"`dataset`: {str(root)!r} must have at least 2 folders with images, one for each class; got "
+                         f"{len(classes)} (it holds {n} image{'s' if n > 1 else ''}: put those of each class in a "
+                         f"folder of its own, or give a CSV file with the columns file and label){also}")
     parts = {}
     for part, found in held.items():
         rows = [(file, classes.index(name)) for name, files in found.photos.items() for file in files]
@@ -1029,7 +1068,7 @@ def _in_system_folder(folder: Path, file: str) -> bool: # does a part of the pat
     parts = path.relative_to(folder).parts if path.is_absolute() else path.parts
     return any(part.lower() in SYSTEM_FOLDERS for part in parts[:-1])
 
-def _as_spelled(folder: Path, file: str, listings: dict) -> str: # as on the disk, where only its form of Unicode differs
+def _as_spelled(folder: Path, file: str, listings: dict) -> str: # as on the disk, if it differs in its form of Unicode
     if os.path.exists(folder/file): return file
     here = folder
     for part in Path(file).parts:
@@ -1044,14 +1083,16 @@ def _check_rows(path: Path, table: pd.DataFrame): # of a CSV file
     for row, (file, label) in enumerate(zip(table.file, table.label), 1):
         if not file or not label: raise ValueError(f"`dataset`: row {row} of {path.name} has no {'label' if file else 'file'}")
         if "\0" in file: raise ValueError(f"`dataset`: row {row} of {path.name} names a file that can't be one, {file!r}")
-    twice = table.file[pd.Series([os.path.realpath(path.parent/file) for file in table.file]).duplicated()]
+    places = pd.Series([os.path.realpath(path.parent/file) for file in table.file], dtype=object)
+    twice = table.file[places.duplicated()]
     if len(twice): raise ValueError(f"`dataset`: {path.name} names {twice.iloc[0]!r} more than once")
     if not any((path.parent/file).is_file() for file in table.file):
         first = str(path.parent/table.file.iloc[0]) if len(table) else ""
-        raise ValueError(f"`dataset`: none of the {len(table)} files that {path.name} names exist; the first is {first!r}; "
-                         "paths are absolute or relative to the CSV file")
+        raise ValueError(f"`dataset`: none of the {len(table)} files that {path.name} names exist; the first is "
+                         f"{first!r}; paths are absolute or relative to the CSV file")
 
-def _read_csv(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]: # columns file, label, perhaps split, and why it can't be read, if so; notes
+# Columns file, label, perhaps split, and why (the file can't be read, or nothing); and notes.
+def _read_csv(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     try: table = pd.read_csv(path, dtype=str, keep_default_na=False, sep=None, engine="python", skipinitialspace=True, encoding="utf-8-sig", index_col=False)
     except (OSError, ValueError, csv.Error) as error: # pandas' errors are ValueErrors
         raise ValueError(f"`dataset`: {path.name} can't be read as a CSV file in UTF-8 ({' '.join(str(error).split())})") from None
@@ -1062,7 +1103,8 @@ def _read_csv(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]: # columns fil
     table["file"] = [file if "\0" in file else _as_spelled(path.parent, file, listings) for file in table.file]
     _check_rows(path, table)
     made = np.array([_in_system_folder(path.parent, file) for file in table.file], bool)
-    notes = (f"{made.sum()} rows of {path.name} that name files in folders which systems make are left out",) if made.any() else ()
+    notes = ()
+    if n := made.sum(): notes = (f"{n} rows of {path.name} that name files in folders which systems make are left out",)
     for line in notes: say(line)
     table = table[~made].copy()
     foreign = _foreign_files(path.parent, list(table.file))
@@ -1078,14 +1120,18 @@ def _read_table(path: Path) -> _Found: # of a CSV file
     foreign = {label: dict(zip(rows.file, rows.why)) for label, rows in unread.groupby("label")}
     also, parts = _besides(list(unread.file)), {"all": table}
     if "split" in table:
-        if odd := set(listed.split) - set(SPLITS): raise ValueError(f"`dataset`: the split in {path.name} must be train, val or test; got {min(odd)!r}")
-        if lacking := {"train", "test"} - set(table.split): raise ValueError(f"`dataset`: {path.name} has no rows of the split {min(lacking)}{also}")
+        if odd := set(listed.split) - set(SPLITS):
+            raise ValueError(f"`dataset`: the split in {path.name} must be train, val or test; got {min(odd)!r}")
+        if lacking := {"train", "test"} - set(table.split):
+            raise ValueError(f"`dataset`: {path.name} has no rows of the split {min(lacking)}{also}")
         parts = dict(tuple(table.groupby("split")))
     classes = sorted(set(table.label))
-    if len(classes) < 2: raise ValueError(f"`dataset`: {path.name} must have at least 2 labels; got {len(classes)}{also}")
+    if len(classes) < 2:
+        raise ValueError(f"`dataset`: {path.name} must have at least 2 labels; got {len(classes)}{also}")
     merged = sorted(label for label, n in Counter(map(_nfc, spellings)).items() if n > 1)
     if merged: notes = (*notes, _merged_note(merged))
-    arrays = {part: (rows.file.to_numpy(object), np.array([classes.index(label) for label in rows.label], np.int64)) for part, rows in parts.items()}
+    def numbers(labels): return np.array([classes.index(label) for label in labels], np.int64)
+    arrays = {part: (rows.file.to_numpy(object), numbers(rows.label)) for part, rows in parts.items()}
     return _Found(arrays, tuple(classes), path.parent, foreign, notes)
 
 # %% ../nbs/api/03_data.ipynb #d1dad6666
@@ -1158,40 +1204,50 @@ def _load_published(name: str, size: int, data_dir: Path, splits: tuple[str, ...
     if family == "domainnet" and not official: parts = {"all": tuple(np.concatenate(arrays) for arrays in zip(parts["train"], parts["test"]))}
     parts, name = _divide(parts, seed, low), f"{base}@{seed}" if _divided(base) else base
     if found.root is None: return make_dataset(name, {f"{split}_{what}": array for split, pair in parts.items() for what, array in zip(("images", "labels"), pair)}, found.classes)
-    loaded, infos = _load_splits(name, _photo_lists(found.root, parts, own=False), size, data_dir, splits, crops, progress)
+    lists = _photo_lists(found.root, parts, own=False)
+    loaded, infos = _load_splits(name, lists, size, data_dir, splits, crops, progress)
     return _photo_dataset(name, found.classes, loaded, infos)
 
 def _photo_lists(root: Path, parts: dict, own: bool) -> dict[str, _PhotoList]:
     return {split: _PhotoList(root, list(files), labels, own) for split, (files, labels) in parts.items()}
 
 # %% ../nbs/api/03_data.ipynb #d54e0e4e7
-def _warn_all(doubts: list[tuple[str, str]], stacklevel: int) -> tuple[str, ...]: # what runs keep of them
-    for doubt, remedy in doubts: warnings.warn(doubt + remedy, stacklevel=stacklevel + 1)
-    return tuple(doubt for doubt, _ in doubts)
+def _warn_all(doubts: list[_Doubt], stacklevel: int) -> tuple[str, ...]: # what runs keep of them
+    for doubt in doubts: warnings.warn(doubt.what + doubt.remedy, stacklevel=stacklevel + 1)
+    return tuple(doubt.what for doubt in doubts)
 
-def _found_doubts(name: str, found: _Found) -> list[tuple[str, str]]: # what is doubtful before anything is decoded, and what to do
-    alike = [(f"the classes {names} of {name} differ only in case or blanks", ": if they are one, give them one name")
+def _found_doubts(name: str, found: _Found) -> list[_Doubt]: # before anything is decoded
+    remedy = ": if they are one, give them one name"
+    alike = [_Doubt(f"the classes {names} of {name} differ only in case or blanks", remedy)
              for names in _alike_names(found.classes)]
     return alike + _foreign_doubts(name, found.foreign or {})
 
 def _decoded_notes(name: str, infos: dict) -> list[str]: # what was left out and changed in decoding
-    skipped, scaled = sum(len(info["skipped"]) for info in infos.values()), sum(info["scaled"] for info in infos.values())
+    skipped = sum(len(info["skipped"]) for info in infos.values())
+    scaled = sum(info["scaled"] for info in infos.values())
     notes = [f"{skipped} photos of {name} can't be read and are left out"] if skipped else []
     return notes + ([_deep_note(name, scaled)] if scaled else [])
 
 # %% ../nbs/api/03_data.ipynb #dcb159b78
 def _load_own(name: str, size: int, data_dir: Path, splits: tuple[str, ...], crops: bool, progress: bool) -> Dataset:
-    path, _, seed = name.removeprefix("folder:").rpartition("@")
-    if not seed.isdecimal() or Path(name.removeprefix("folder:")).expanduser().exists(): path, seed = name.removeprefix("folder:"), str(SPLIT_SEED) # an @ of the path's own
+    given = name.removeprefix("folder:")
+    path, _, seed = given.rpartition("@")
+    # The @ may be the path's own.
+    if not seed.isdecimal() or Path(given).expanduser().exists(): path, seed = given, str(SPLIT_SEED)
     found = _read_own(path)
     parts = _divide(found.parts, int(seed), None, by_class=True)
     whole_name = f"folder:{Path(path).expanduser().resolve().name}{'' if {*SPLITS} <= {*found.parts} else f'@{seed}'}"
     notes = found.notes + _warn_all(_found_doubts(whole_name, found), 3)
-    if not len(parts["test"][1]): raise ValueError(f"`dataset`: {path!r} has too few images to keep a fifth of them for testing; have 5 a class at least, or make train and test folders")
-    if not len(parts["val"][1]): warnings.warn(f"{path!r} has too few images to keep a fifth of them for validation: the last step of a training is kept, not the best", stacklevel=3)
+    if not len(parts["test"][1]):
+        raise ValueError(f"`dataset`: {path!r} has too few images to keep a fifth of them for testing; have 5 a class "
+                         "at least, or make train and test folders")
+    if not len(parts["val"][1]):
+        warnings.warn(f"{path!r} has too few images to keep a fifth of them for validation: the last step of a "
+                      "training is kept, not the best", stacklevel=3)
     lists = _photo_lists(found.root, parts, own=True)
     loaded, infos = _load_splits(whole_name, lists, size, data_dir, splits, crops, progress)
-    _warn_skipped({file: why for info in infos.values() for file, why in info["skipped"].items()}, sum(len(lists[split].files) for split in infos), found.root, 3)
+    skipped = {file: why for info in infos.values() for file, why in info["skipped"].items()}
+    _warn_skipped(skipped, sum(len(lists[split].files) for split in infos), found.root, 3)
     _refuse_gaps(whole_name, loaded, infos, found.classes)
     changed = _decoded_notes(whole_name, infos)
     for line in (*found.notes, *changed): say(line)
@@ -1283,6 +1339,18 @@ def resize_boxes(
     return rows @ (images.float().reshape(n, channels * height, width) @ columns.mT).view(n, channels, height, size)
 
 # %% ../nbs/api/03_data.ipynb #c714d1534
+def _check_generator(generator): # None would draw from torch's global state, which no seed of ours fixes
+    if isinstance(generator, torch.Generator) and generator.device.type == "cpu": return
+    raise ValueError("`generator` must be a torch.Generator of the CPU, e.g. torch.Generator().manual_seed(0); "
+                     f"got {generator!r}")
+
+def _check_range(name: str, value, maximum: float | None = None): # two numbers above 0
+    try: low, high = value
+    except (TypeError, ValueError):
+        raise ValueError(f"`{name}` must be two numbers, the least and the largest; got {value!r}") from None
+    check_number(name, low, above=0, maximum=high)
+    check_number(name, high, above=0, maximum=maximum)
+
 def random_boxes(
     n: int, # number of boxes
     height: int, # of the images
@@ -1293,6 +1361,11 @@ def random_boxes(
     aspects: Tensor | None = None, # `(n,)`: width over height of what was squeezed into `height` x `width`; `ratio` is before squeezing
 ) -> Tensor: # `(n, 4)`: top, left, height, width
     "Random boxes with torchvision's law for RandomResizedCrop: the first of ten draws that fits, else the largest central box."
+    _check_generator(generator)
+    _check_range("scale", scale, maximum=1)
+    _check_range("ratio", ratio)
+    if aspects is not None and (aspects.shape != (n,) or not (aspects > 0).all()):
+        raise ValueError(f"`aspects` must be a number above 0 for each of {n} images; got {tuple(aspects.shape)}")
     shape = torch.full((n, 1), width / height) if aspects is None else aspects.float()[:, None].cpu()
     area = height * width * torch.empty(n, 10).uniform_(*scale, generator=generator)
     aspect = torch.empty(n, 10).uniform_(np.log(ratio[0]), np.log(ratio[1]), generator=generator).exp() * (width / height) / shape
@@ -1355,7 +1428,9 @@ def shuffled_batches(
     generator: torch.Generator, # a CPU generator
 ) -> Iterator[Tensor]: # without end: indices `(batch_size,)`
     "Indices of training batches: a new permutation each epoch, whose last incomplete batch is dropped."
+    check_number("n", n, minimum=1, integer=True)
     check_number("batch_size", batch_size, minimum=1, maximum=n, integer=True)
+    _check_generator(generator)
     while True:
         order = torch.randperm(n, generator=generator)
         yield from order[:n - n % batch_size].view(-1, batch_size)
@@ -1377,7 +1452,10 @@ def training_batches(
     "Shuffled training batches. The bytes of the next batch are gathered, and on CUDA pinned, while the current one is trained on."
     device, (images, labels, aspects) = torch.device(device), data.train
     if crop_scale is not None: check_number("crop_scale", crop_scale, above=0, maximum=1)
-    elif aspects is not None: raise ValueError("`crop_scale` must be given where training photos are whole; or load the data without crops=True")
+    check_number("start", start, minimum=0, integer=True)
+    if crop_scale is None and aspects is not None:
+        raise ValueError("`crop_scale` must be given where training photos are whole; or load the data without "
+                         "crops=True")
     def pinned(array): return array.pin_memory() if device.type == "cuda" else array
     def gather(index): return pinned(_take(images, index)), None if aspects is None else aspects[index], pinned(labels[index])
     with ThreadPoolExecutor(1) as pool:
@@ -1428,9 +1506,9 @@ def load_folder(
                          f"where none of {len(paths)} can: {_list_skipped(skipped)}; replace them")
     _warn_skipped(skipped, len(paths), folder, 2)
     deep = [photo.largest for photo in decoded if photo.largest is not None]
-    doubts = _foreign_doubts(repr(str(folder)), _by_folder(foreign)) + _deep_doubts(repr(str(folder)), len(deep), max(deep, default=0))
-    _warn_all(doubts, 2)
-    if scaled := sum(photo.scaled for photo in decoded): say(_deep_note(repr(str(folder)), scaled))
+    name = repr(str(folder))
+    _warn_all(_foreign_doubts(name, _by_folder(foreign)) + _deep_doubts(name, len(deep), max(deep, default=0)), 2)
+    if scaled := sum(photo.scaled for photo in decoded): say(_deep_note(name, scaled))
     return Photos(images[:len(files)], files, skipped | foreign)
 
 # %% ../nbs/api/03_data.ipynb #c102c3335f
@@ -1461,6 +1539,7 @@ def token_sequences(
     length: int = 128, # tokens in each, the paper's number
 ) -> Tensor: # int64 `(n, length)`
     "Join the texts' tokens and cut them into sequences of equal length; a rest is dropped."
+    if isinstance(texts, str): raise ValueError(f"`texts` must be several texts, in a list; got one, {texts[:40]!r}")
     check_number("length", length, minimum=2, integer=True)
     if n is not None: check_number("n", n, minimum=1, integer=True)
     tokens = []
