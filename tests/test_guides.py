@@ -52,6 +52,17 @@ def broken():
     load_folder("photos", 28, progress=False)
 
 
+def unreadable_kinds():
+    for i in range(20): Path(f"photos/cats/IMG_{i}.HEIC").touch()
+    for i in range(4): Path(f"photos/dogs/DSC_{i}.NEF").touch()
+    load_dataset("folder:photos", "d", progress=False)
+
+
+def near_copies():
+    for path in sorted(Path("photos").rglob("*.png")): Image.open(path).save(path.with_suffix(".jpg"), quality=90)
+    load_dataset("folder:photos", "d", progress=False)
+
+
 def unknown_parameter():
     check_parameters(["", "component: str = 'mha'\nmodel: str = 'vit_mini'\nlr: float = 0.1", "# Parameters\ncomponnent = 'fc1'\n", "check_parameters(In)"])
 
@@ -64,6 +75,8 @@ MADE = { # the line's beginning -> what leads to it
     "`dataset`: 'photos' must have at least 2 folders": lambda: (Path("photos").rename("two"), Path("one").rename("photos"), load_dataset("folder:photos", "d")),
     "`batch_size`: the protocol's 64": lambda: run_finetuning(dataset="folder:photos", out_dir="o", data_dir="d"),
     "3 of 40 images in 'photos'": broken,
+    "24 images of folder:photos@42": unreadable_kinds,
+    "… pairs of photos of folder:photos@42": near_copies,
     "`model`: vit_small_patch16_224.augreg_in21k could not": lambda: load_model("vit_small_patch16_224.augreg_in21k"),
     "`model` must be vit_mini": lambda: load_model("vit_smal_patch16_224"),
     "`model` must be a timm VisionTransformer": lambda: run_finetuning(model="resnet18", out_dir="o"),
