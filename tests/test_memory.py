@@ -1,4 +1,5 @@
 "Memory of the plasticity engine: it does not grow with the number of pairs, nor with the depth of a streamed model. Peaks are those of fresh processes."
+import shutil
 import subprocess
 import sys
 
@@ -38,7 +39,7 @@ assert rates.pair.nunique() == int(sys.argv[1])
         assert many < few + 2**25, (inputs, few, many)
 
 
-def write_shards(folder, blocks, dim=4096, hidden=8192): # of DINOv3's largest model: one file a block, random, in half precision as weights are published
+def write_shards(folder, blocks, dim, hidden): # of a DINOv3 with a gated MLP: one file a block, random, in half precision as published
     generator = torch.Generator().manual_seed(0)
     def random(*shape): return (0.02 * torch.randn(shape, generator=generator)).to(torch.bfloat16)
     save_file({"cls_token": random(1, 1, dim), "reg_token": random(1, 4, dim), "patch_embed.proj.weight": random(dim, 3, 16, 16), "patch_embed.proj.bias": random(dim)}, folder/"rest.safetensors")
@@ -49,21 +50,32 @@ def write_shards(folder, blocks, dim=4096, hidden=8192): # of DINOv3's largest m
     for layer in range(blocks): save_file({f"blocks.{layer}.{name}": tensor for name, tensor in block.items()}, folder/f"block{layer}.safetensors")
 
 
-def test_streamed_memory_is_flat_in_depth(tmp_path):
+STREAMED = { # model -> width of tokens and of the MLP, blocks, and the most memory, bytes
+    "vit_huge_plus_patch16_dinov3.lvd1689m": (1280, 5120, (2, 10), 2 * 2**30),
+    "vit_7b_patch16_dinov3.lvd1689m": (4096, 8192, (3, 6), 6 * 2**30),
+}
+
+
+@pytest.mark.parametrize("name", [name if "7b" not in name else pytest.param(name, marks=pytest.mark.long) for name in STREAMED])
+def test_streamed_memory_is_flat_in_depth(name, tmp_path):
     code = """
 before = 0
 from vit_plasticity.models import stream_model
 from vit_plasticity.plasticity import sample_rates
 images = torch.randint(256, (2, 2, 3, 224, 224), dtype=torch.uint8)
-model = stream_model("vit_7b_patch16_dinov3.lvd1689m", sys.argv[1], img_size=224, depth=int(sys.argv[2]))
+model = stream_model(sys.argv[1], sys.argv[2], img_size=224, depth=int(sys.argv[3]))
 for inputs in ("embedding", "in_situ"):
     rates = sample_rates(model, *images, 2, inputs=inputs, progress=False)
-    assert rates.layer.nunique() == int(sys.argv[2]) and (rates.rate > 0).all()
+    assert rates.layer.nunique() == int(sys.argv[3]) and (rates.rate > 0).all()
 """
-    peaks = {}
-    for blocks in (3, 6):
+    dim, hidden, depths, most = STREAMED[name]
+    peaks, sizes = [], []
+    for blocks in depths:
         folder = tmp_path/str(blocks)
         folder.mkdir()
-        write_shards(folder, blocks)
-        peaks[blocks] = peak(code, folder, blocks)
-    assert peaks[6] < 1.05 * peaks[3] and peaks[6] < 6 * 2**30, peaks
+        write_shards(folder, blocks, dim, hidden)
+        sizes.append(sum(file.stat().st_size for file in folder.iterdir()))
+        peaks.append(peak(code, name, folder, blocks))
+        shutil.rmtree(folder)
+    # Kept in memory, the further blocks would take what their files do, in half precision.
+    assert peaks[1] - peaks[0] < (sizes[1] - sizes[0]) / 4 and peaks[1] < most, (peaks, sizes)
