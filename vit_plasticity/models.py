@@ -639,10 +639,9 @@ def keep_model(
         if _layout(model) != _layout(_build(architecture, model.num_classes, mean, std)):
             raise ValueError(f"`model` must be what load_model({str(name)!r}) makes, without adapters or `norm_eps`")
     origin = {"model": Path(name).name, "weights": None if weights is None else Path(weights).name}
-    inputs = {"img_size": size, "mean": mean, "std": std}
-    notes = list(getattr(model, "notes", ()))
+    told = {"img_size": size, "mean": mean, "std": std, "origin": origin, "notes": list(getattr(model, "notes", ()))}
     with replacing(Path(path)) as whole:
-        save_model(model, whole, architecture, half=False, notes=notes, **inputs, **origin, **metadata)
+        save_model(model, whole, architecture, half=False, **told, **metadata)
 
 # %% ../nbs/api/02_models.ipynb #c18229180
 def backbone_sha256(

@@ -399,7 +399,8 @@ def plan_robustness(
 
 # %% ../nbs/api/07_robustness.ipynb #c528bd179
 def _load_two(settings: dict, then: str | None, data_dir) -> tuple: # data, the data set to follow or None, arguments of `finetune`, normalisation
-    size, names = image_size(settings["model"], settings["img_size"]), [settings["dataset"], *([] if then is None else [then])]
+    size = image_size(settings["model"], settings["img_size"], settings["weights"])
+    names = [settings["dataset"], *([] if then is None else [then])]
     complete = functools.partial(complete_settings, settings["protocol"], settings["dataset"], **{name: settings[name] for name in COMPLETED})
     crops = complete(n_train=10**9)[0]["crop_scale"] is not None
     data = [load_dataset(name, data_dir, size, crops=crops) for name in names]
