@@ -1,5 +1,6 @@
 "Every load is exact or refused, and what was done to make a file fit is said and kept in `notes`."
 import math
+import os
 import re
 
 import pytest
@@ -99,6 +100,8 @@ def test_kinds(tmp_path, monkeypatch):
     write(tmp_path/"w.safetensors", random_state())
     refused("give the timm name as `model` and the file as `weights`", name="w.safetensors")
     refused("`weights` must be the path of a file or folder", weights="~nobody-has-this-name/w.pth")
+    os.mkfifo("pipe.pth") # it was waited for
+    refused("`weights`: there is no file or folder 'pipe.pth'", weights="pipe.pth")
 
 
 @pytest.fixture

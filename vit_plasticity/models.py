@@ -423,7 +423,7 @@ def _weights_path(name: str, weights: str | Path) -> Path:
     if model_kind(name) != "timm":
         raise ValueError(f"`weights` and `img_size` must be left out for {str(name)!r}: they are for timm models")
     path = _expanded("weights", weights)
-    if not path.exists():
+    if not path.is_file() and not path.is_dir(): # a pipe or a device is neither
         raise ValueError(f"`weights`: there is no file or folder {str(weights)!r}")
     return path
 
