@@ -473,4 +473,4 @@ def run_robustness(
             tables["plasticity"] = pd.concat([*before, _plasticity(network, data, following, "after")], ignore_index=True)
             tables["summary"] = tables["summary"].assign(then_accuracy=_follow(network, following, training | {"component": then_component}, **how))
         return tables | {"network": network_lipschitz(network.cpu(), data.test, n_smooth, seed=attack_seed)}
-    return stored_run("robustness", parameters, compute, out_dir)
+    return stored_run("robustness", parameters, compute, out_dir, network.notes)
