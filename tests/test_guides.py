@@ -67,6 +67,17 @@ def unknown_parameter():
     check_parameters(["", "component: str = 'mha'\nmodel: str = 'vit_mini'\nlr: float = 0.1", "# Parameters\ncomponnent = 'fc1'\n", "check_parameters(In)"])
 
 
+def other_patches():
+    torch.save({"patch_embed.proj.weight": torch.zeros(9, 3, 8, 8)}, "w.pth")
+    load_model("vit_tiny_patch16_224", weights="w.pth")
+
+
+def other_folder():
+    Path("words").mkdir()
+    Path("words/config.json").write_text('{"model_type": "llama"}')
+    load_model("words")
+
+
 MADE = { # the line's beginning -> what leads to it
     "ValueError: `parameter` must be": unknown_parameter,
     "`lr` must be None or float": lambda: check_parameters(["", 'lr: "float or None" = None', "# Parameters\nlr = '[0.1]'\n", "check_parameters(In)"]),
@@ -81,6 +92,8 @@ MADE = { # the line's beginning -> what leads to it
     "`model` must be vit_mini": lambda: load_model("vit_smal_patch16_224"),
     "`model` must be a timm VisionTransformer": lambda: run_finetuning(model="resnet18", out_dir="o"),
     "`weights`: … does not fit": lambda: (torch.save({"a": torch.zeros(1)}, "w.pth"), load_model("vit_tiny_patch16_224", weights="w.pth")),
+    "`weights`: w.pth has patches": other_patches,
+    "`model`: 'words': llama is not covered": other_folder,
     "the loss is": lambda: run_finetuning(lr=1e6, steps=10, out_dir="o"),
     "`device` must be": lambda: run_finetuning(device="cuda", out_dir="o"),
     "`source` is not given": lambda: run_plasticity(dataset="folder:photos", model="vit_tiny_patch16_224", pretrained=False, img_size=32, n_pairs=2, out_dir="o", progress=False),

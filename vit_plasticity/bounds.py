@@ -660,4 +660,4 @@ def run_bounds(
         pool = _component_tokens(network, pool_images, inputs)[0]["mha"].flatten(0, 1)
         return {"bounds": component_bounds(network, images, inputs=inputs), "intervals": component_intervals(network, images, inputs, seed=seed),
                 "heads": head_tightness(network, images, inputs), "growth": local_growth(attention_heads(network.blocks[0].attn), pool, seed=seed)}
-    return stored_run("bounds", parameters, compute, out_dir)
+    return stored_run("bounds", parameters, compute, out_dir, network.notes)

@@ -222,7 +222,7 @@ def run_trajectory(
     measured = {"every": max(1, training["steps"] // 8) if every is None else every, "n_images": n_images, "tolerance": float(tolerance), "max_iterations": max_iterations}
     network = _load_network(model, len(data.classes), True, seed, normalization, None, None)
     parameters = _identity(model, network, data, device, normalization) | training | measured | {"protocol": protocol}
-    return stored_run("trajectory", parameters, lambda: {"trajectory": trajectory(network, data, device=str(device), progress=False, **training, **measured)}, out_dir)
+    return stored_run("trajectory", parameters, lambda: {"trajectory": trajectory(network, data, device=str(device), progress=False, **training, **measured)}, out_dir, network.notes)
 
 # %% ../nbs/api/14_mechanism.ipynb #c26a40e0a
 def run_mechanism(
@@ -269,7 +269,7 @@ def run_smoothness(
         data, network = _kept(dataset, data_dir, image_size(model)), _load_network(model, None, True, 0, normalization or "own", None, None)
         parameters = _identity(model, network, data, device, normalization or "own") | {"n_images": n_images, "seed": check_seed(seed)}
         def compute(): return {"sensitivity": sensitivities(network.to(device), fixed_batch(network, data, n_images, device)[0], seed)}
-        rows = _rows([stored_run("sensitivity", parameters, compute, out_dir)], "sensitivity", None, ("dataset",))
+        rows = _rows([stored_run("sensitivity", parameters, compute, out_dir, network.notes)], "sensitivity", None, ("dataset",))
         for inputs in ("embedding", "in_situ"):
             rates = run_plasticity(model, dataset, source, inputs, n_pairs, seed, str(device), data_dir, out_dir, normalization=normalization, progress=False).table("rates")
             rows = rows.merge(rates.groupby(["layer", "component"], as_index=False).rate.mean().rename(columns={"rate": inputs}))

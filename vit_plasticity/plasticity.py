@@ -33,7 +33,7 @@ from .bounds import growth_exponents
 from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir, parse_numbers, replacing
 from .data import TEXTS, Split, _find_photos, check_dataset, load_dataset, load_folder, load_text, preprocess, token_sequences
 from .models import (Attention, BlockMaps, JointLinear, ModelMaps, StreamedBlocks, blocks, count_parameters, embed, input_config, is_gpt2, load_model, model_identity,
-    _is_gpt2_name, is_hooked, model_maps, rescale_layernorm, stream_model)
+    _is_gpt2_name, is_hooked, model_maps, read_metadata, rescale_layernorm, stream_model)
 from .results import Run, run_id, stored_run
 
 # %% ../nbs/api/05_plasticity.ipynb #c06c8a6a4
@@ -827,12 +827,16 @@ def _load_texts(model: str, network: nn.Module, dataset: str, source: str, data_
     return x, y, {"dataset": dataset, "data_sha256": checksum({"tokens": y}), "source": source, "source_sha256": checksum({"tokens": x})}
 
 # %% ../nbs/api/05_plasticity.ipynb #c829b2069
+def _pretrained_on_fashion(model: str) -> bool: # vit_mini, its siblings, and what was finetuned from it
+    if not str(model).endswith(".safetensors"): return model == "vit_mini"
+    return read_metadata(model).get("origin", {"model": "vit_mini"})["model"] == "vit_mini"
+
 def _pretraining_source(model: str, source: str | None, dataset: str) -> str | None: # the default of `source`
     if _is_gpt2_name(model):
         for name, value in (("dataset", dataset), ("source", source := source or "wikitext103")): check_choice(name, value, TEXTS)
         if source == dataset: raise ValueError(f"`source` must be another text than `dataset`; got {source!r} twice")
         return source
-    source = "mini/fashion" if source is None and (model == "vit_mini" or str(model).endswith(".safetensors")) else source
+    if source is None and _pretrained_on_fashion(model): source = "mini/fashion"
     for name, value in (("dataset", dataset), ("source", source)):
         if value is not None: _check_dataset(name, value)
     nested = source is not None and source.startswith("folder:") and dataset.startswith("folder:") and _inside(source, dataset)
@@ -897,7 +901,7 @@ def run_plasticity(
         rates = sample_rates(network, x, y, n_pairs, seed, inputs, measure, precision=precision, device=str(device), progress=progress, _saved=parts)
         few = torch.cat([_prepare(side[:8], model_maps(network), device) for side in (x, y)])
         return {"rates": rates, "tokens": token_statistics(network, few, inputs), "components": component_costs(count_parameters(network))}
-    run = stored_run("plasticity", parameters, compute, out_dir)
+    run = stored_run("plasticity", parameters, compute, out_dir, network.notes)
     shutil.rmtree(parts, ignore_errors=True)
     return run
 
@@ -949,4 +953,4 @@ def run_dependence(
         lengths = length_rates(network, first, second, sizes, **given)
         return {"scale": scale_rates(network, first, second, factors, **given), "sources": sources, "layers": layers, "shares": variance_shares(layers),
                 "changes": ranking_changes(sources), "lengths": lengths, "exponents": length_exponents(lengths)}
-    return stored_run("dependence", parameters, compute, out_dir)
+    return stored_run("dependence", parameters, compute, out_dir, network.notes)

@@ -88,7 +88,7 @@ def run_criteria(
     network = load_model(model, num_classes=len(after.classes), seed=seed, normalization=normalization)
     parameters = model_identity(model, network) | {"dataset": after.name, "data_sha256": after.sha256, "source": before.name, "source_sha256": before.sha256, "n_images": int(n_images), "seed": seed, "normalization": normalization or "own", "device": device.type}
     def measure(): return {"criteria": measure_criteria(network.to(device), *(preprocess(images, input_config(network), device) for images in (x, y)), labels.to(device), seed)}
-    return stored_run("criteria", parameters, measure, out_dir)
+    return stored_run("criteria", parameters, measure, out_dir, network.notes)
 
 # %% ../nbs/api/15_prediction.ipynb #c1578af4f
 COLUMNS = ["part", "kind", "model", "dataset", "configuration", "criterion", "lr", "seed", "value", "val_accuracy", "run", "commit", "started", "wall_time_s", "diverged"] # of a study's rows; value: test accuracy, or the criterion's; no criterion: ""
