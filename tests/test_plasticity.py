@@ -15,7 +15,7 @@ from vit_plasticity.models import input_config, load_model, read_metadata, save_
 from vit_plasticity.plasticity import compare_measures, recommend, run_plasticity
 
 ROOT = Path(__file__).parents[1]
-SCALE = "The order under embedding and in situ is one of scale, no ground to prefer a component: the rates span a factor"
+SCALE = "The order under embedding and in situ is one of scale, no ground to prefer a component: the rates span"
 
 
 @torch.no_grad()
@@ -39,7 +39,7 @@ def resize_tokens(model, embedding=1.0, stream=1.0, ln2=1.0):
 
 @pytest.fixture(scope="module")
 def models():
-    "The embedded model; with a smaller embedding, so that LN2 has the largest relative rate; and that with small tokens."
+    "The embedded model; with a smaller embedding, so that LN2 leads relatively; and that with small tokens."
     base = load_model("vit_mini").eval()
     return {"embedded": base, "plain": resize_tokens(base, 1 / 4), "small": resize_tokens(base, 1 / 4, 1 / 4, 3 / 2)}
 
