@@ -231,7 +231,7 @@ def read_runs(
 LATER = ("val_correct", "n_val", "n_test_classes") # columns that runs of earlier versions lack
 
 def unpack_correct(
-    evaluations: pd.DataFrame, # rows of `finetune`'s table `evaluations`, with val_correct and n_val, of one validation split
+    evaluations: pd.DataFrame, # of `finetune`, rows with val_correct and n_val of one validation split
 ) -> np.ndarray: # bool `(evaluations, images)`
     "Which validation images were right at each evaluation, in the order of the split."
     needed = [name for name in ("val_correct", "n_val") if name in evaluations]
@@ -242,7 +242,7 @@ def unpack_correct(
     if several != 1: raise ValueError(f"`evaluations` must be of one validation split; got {several} numbers of images")
     n_images = int(evaluations.n_val.iloc[0])
     if any(len(bits) != -(-n_images // 8) for bits in evaluations.val_correct):
-        raise ValueError(f"`evaluations` must have a bit in `val_correct` for each of {n_images} images, in whole bytes")
+        raise ValueError(f"`evaluations` must have a bit in `val_correct` for each of {n_images} images")
     packed = np.stack([np.frombuffer(bits, np.uint8) for bits in evaluations.val_correct])
     return np.unpackbits(packed, axis=1, count=n_images).astype(bool)
 
