@@ -84,7 +84,7 @@ def compare_with_guess(
     guess: int, # the commonest training label, `majority_class` of a run's summary
     confidence: float = 0.95, # of the interval
 ) -> pd.DataFrame: # configuration, accuracy, balanced_accuracy, guess_accuracy, gain, gain_low, gain_high, n
-    "How far each configuration is ahead of guessing; its balanced accuracy is a mean over the classes with test images."
+    "How far each configuration is ahead of guessing; balanced accuracy is a mean over classes with test images."
     if not predictions: raise ValueError("`predictions` must hold at least one configuration; got none")
     check_number("guess", guess, minimum=0, integer=True)
     check_number("confidence", confidence, above=0, maximum=0.9999)
