@@ -45,7 +45,8 @@ def _hides_figures(
 
 def _show_in_kernel():
     "Put figures below their cells, if this process is a notebook's kernel."
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
     hidden = _hides_figures(os.environ.get("MPLBACKEND", ""), matplotlib.get_backend(auto_select=False))
     if hidden and hasattr(shell, "kernel"): shell.enable_matplotlib("inline")
 
