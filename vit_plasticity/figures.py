@@ -11,15 +11,17 @@ __all__ = ['LABELS', 'COLORS', 'MARKERS', 'FORMATS', 'plot_layers', 'plot_distri
            'plot_plasticity_by_dataset', 'plot_layers_by_dataset', 'plot_rank_agreement', 'plot_memory', 'save_figure']
 
 # %% ../nbs/api/09_figures.ipynb #c03b7dbef
-import math
+import math, os, sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.backends import backend_registry
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
@@ -31,6 +33,24 @@ _PALETTE = sns.color_palette("colorblind")
 COLORS = dict(zip(CONFIGURATIONS, (*(_PALETTE[i] for i in (0, 1, 2, 4, 7)), "#7a5230", "0.2", "0.72"))) # told apart by colour-blind readers
 MARKERS = dict(zip(CONFIGURATIONS, "os^vDPXp")) # tell apart what is equally light in print
 _OTHERS = [*zip((_PALETTE[i] for i in (3, 9, 8, 6)), "<>h*")] # of what is none of these, such as a sum of components
+
+# %% ../nbs/api/09_figures.ipynb #c31e038f0
+def _hides_figures(
+    variable: str, # what MPLBACKEND says, "" for nothing
+    backend: str | None, # matplotlib's now; None: yet to be found
+) -> bool:
+    "Would a notebook's kernel show nothing, because of the variable alone?"
+    variable = variable.lower()
+    return variable in backend_registry.list_builtin() and (backend is None or backend.lower() == variable)
+
+def _show_in_kernel():
+    "Put figures below their cells, if this process is a notebook's kernel."
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    hidden = _hides_figures(os.environ.get("MPLBACKEND", ""), matplotlib.get_backend(auto_select=False))
+    if hidden and hasattr(shell, "kernel"): shell.enable_matplotlib("inline")
+
+_show_in_kernel()
 
 # %% ../nbs/api/09_figures.ipynb #c0641b5b9
 def _styles(names: Iterable) -> dict[str, dict]: # configuration -> its label, colour and marker, in order
@@ -111,12 +131,12 @@ def plot_layers(
     ax: Axes | None = None, # default: a new figure's
     measure: str = "rate", # rate or relative: what was measured
 ) -> Axes:
-    "Plasticity of each component along the layers, with its interval as a band (paper's per-layer figures)."
+    "Plasticity of each component along the layers, from 0, with its interval as a band (paper's per-layer figures)."
     _check_frame("summary", summary, ("layer", "component", "plasticity", "ci_low", "ci_high"), once=("layer", "component"))
     ax = _new_axes(ax)
     for component, style in _styles(COMPONENTS).items():
         rows = summary[summary.component == component].sort_values("layer")
-        _curve(ax, rows.layer + 1, rows.plasticity, rows.ci_low, rows.ci_high, **style)
+        _curve(ax, rows.layer, rows.plasticity, rows.ci_low, rows.ci_high, **style)
     ax.set(xlabel="block", ylabel=f"{_prefix(measure)}plasticity", ylim=(0, None))
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
@@ -242,12 +262,12 @@ def plot_bounds(
     ax = _new_axes(ax)
     for component in COMPONENTS:
         rows = intervals[intervals.component == component].sort_values("layer")
-        ax.fill_between(rows.layer + 1, rows.lower, rows.upper, color=COLORS[component], alpha=0.25, lw=0)
-        ax.plot(rows.layer + 1, rows.upper, color=COLORS[component], marker="o", ms=3, label=LABELS[component])
-        ax.plot(rows.layer + 1, rows.lower, color=COLORS[component], marker="o", ms=3, mfc="white")
+        ax.fill_between(rows.layer, rows.lower, rows.upper, color=COLORS[component], alpha=0.25, lw=0)
+        ax.plot(rows.layer, rows.upper, color=COLORS[component], marker="o", ms=3, label=LABELS[component])
+        ax.plot(rows.layer, rows.lower, color=COLORS[component], marker="o", ms=3, mfc="white")
     for kind, style, label in (("prop3", "--", "MHA, Prop. 3"), ("prop4", ":", "MHA, Prop. 4")):
         rows = bounds[bounds.kind == kind].sort_values("layer")
-        ax.plot(rows.layer + 1, rows.bound, style, color=COLORS["mha"], label=label)
+        ax.plot(rows.layer, rows.bound, style, color=COLORS["mha"], label=label)
     for face, label in ((None, "upper bound"), ("white", "lower bound")): ax.plot([], [], "o", ms=3, color="0.4", mfc=face, label=label)
     ax.set(xlabel="block", ylabel="Lipschitz constant", yscale="log")
     ax.xaxis.get_major_locator().set_params(integer=True)
