@@ -161,7 +161,17 @@ def test_data_readme_names_every_file():
 
 
 def test_advice_tells_what_the_rows_say():
+    "C4: of all three measures of plasticity."
     rows = pd.read_parquet(ROOT/"outputs/prediction/vit_mini/rows.parquet")
-    table = prediction.prediction_table(rows[rows.part == "models"]).set_index("criterion")
-    told = [f"{100 * row.regret:.1f} [{100 * row.ci_low:.1f}, {100 * row.ci_high:.1f}]" for row in table.loc[["always mha", "embedding", "random"]].itertuples()]
-    assert re.findall(r"[0-9.]+ \[[0-9.]+, [0-9.]+\]", plasticity.HERE.replace(" points of accuracy", "")) == told
+    table = prediction.prediction_table(rows).set_index(["part", "criterion"])
+    told = []
+    for part, choices, digits in (("models", ("always mha", "embedding", "in_situ", "relative", "random"), 1),
+                                  ("replication", ("always mha", "in_situ"), 2)):
+        for choice in choices:
+            numbers = 100 * table.loc[(part, choice), ["regret", "ci_low", "ci_high"]].astype(float)
+            told.append("{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(*numbers, d=digits))
+    advice = plasticity.HERE.replace(" points of accuracy", "")
+    assert re.findall(r"[0-9.]+ \[[0-9.]+, [0-9.]+\]", advice) == told
+    chosen = prediction.chosen_components(rows).set_index(["part", "criterion"]).loc["replication"]
+    for measure, component in (("embedding", "mha"), ("relative", "mha"), ("in_situ", "fc1")):
+        assert chosen[component][measure] == chosen.n[measure] == 11

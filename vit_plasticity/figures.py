@@ -45,7 +45,8 @@ def _hides_figures(
 
 def _show_in_kernel():
     "Put figures below their cells, if this process is a notebook's kernel."
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
     hidden = _hides_figures(os.environ.get("MPLBACKEND", ""), matplotlib.get_backend(auto_select=False))
     if hidden and hasattr(shell, "kernel"): shell.enable_matplotlib("inline")
 
@@ -130,12 +131,12 @@ def plot_layers(
     ax: Axes | None = None, # default: a new figure's
     measure: str = "rate", # rate or relative: what was measured
 ) -> Axes:
-    "Plasticity of each component along the layers, with its interval as a band (paper's per-layer figures)."
+    "Plasticity of each component along the layers, from 0, with its interval as a band (paper's per-layer figures)."
     _check_frame("summary", summary, ("layer", "component", "plasticity", "ci_low", "ci_high"), once=("layer", "component"))
     ax = _new_axes(ax)
     for component, style in _styles(COMPONENTS).items():
         rows = summary[summary.component == component].sort_values("layer")
-        _curve(ax, rows.layer + 1, rows.plasticity, rows.ci_low, rows.ci_high, **style)
+        _curve(ax, rows.layer, rows.plasticity, rows.ci_low, rows.ci_high, **style)
     ax.set(xlabel="block", ylabel=f"{_prefix(measure)}plasticity", ylim=(0, None))
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
@@ -261,12 +262,12 @@ def plot_bounds(
     ax = _new_axes(ax)
     for component in COMPONENTS:
         rows = intervals[intervals.component == component].sort_values("layer")
-        ax.fill_between(rows.layer + 1, rows.lower, rows.upper, color=COLORS[component], alpha=0.25, lw=0)
-        ax.plot(rows.layer + 1, rows.upper, color=COLORS[component], marker="o", ms=3, label=LABELS[component])
-        ax.plot(rows.layer + 1, rows.lower, color=COLORS[component], marker="o", ms=3, mfc="white")
+        ax.fill_between(rows.layer, rows.lower, rows.upper, color=COLORS[component], alpha=0.25, lw=0)
+        ax.plot(rows.layer, rows.upper, color=COLORS[component], marker="o", ms=3, label=LABELS[component])
+        ax.plot(rows.layer, rows.lower, color=COLORS[component], marker="o", ms=3, mfc="white")
     for kind, style, label in (("prop3", "--", "MHA, Prop. 3"), ("prop4", ":", "MHA, Prop. 4")):
         rows = bounds[bounds.kind == kind].sort_values("layer")
-        ax.plot(rows.layer + 1, rows.bound, style, color=COLORS["mha"], label=label)
+        ax.plot(rows.layer, rows.bound, style, color=COLORS["mha"], label=label)
     for face, label in ((None, "upper bound"), ("white", "lower bound")): ax.plot([], [], "o", ms=3, color="0.4", mfc=face, label=label)
     ax.set(xlabel="block", ylabel="Lipschitz constant", yscale="log")
     ax.xaxis.get_major_locator().set_params(integer=True)

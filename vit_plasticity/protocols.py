@@ -24,10 +24,13 @@ NORMALIZATIONS = {"imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), "h
 
 # %% ../nbs/api/01_protocols.ipynb #c0615a6f8
 def parse_layers(
-    layers: str | list[int] | None, # blocks from 0, as a list or a text such as "0-3,11"; None: all
+    layers: str | int | list[int] | None, # blocks from 0: one, a list, or a text such as "0-3,11"; None: all
 ) -> list[int] | None:
-    "The blocks that a text names."
-    if not isinstance(layers, str): return sorted(int(layer) for layer in layers) if isinstance(layers, (list, tuple)) and all(isinstance(layer, (int, np.integer)) for layer in layers) else layers
+    "The blocks that a number or a text names."
+    if isinstance(layers, (int, np.integer)) and not isinstance(layers, bool): layers = str(layers)
+    if not isinstance(layers, str):
+        whole = isinstance(layers, (list, tuple)) and all(isinstance(layer, (int, np.integer)) for layer in layers)
+        return sorted(int(layer) for layer in layers) if whole else layers
     try:
         ends = [[int(end) for end in part.split("-")] for part in layers.split(",")]
         if any(len(pair) > 2 or pair != sorted(pair) or pair[-1] > 10_000 for pair in ends): raise ValueError
