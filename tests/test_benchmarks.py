@@ -1,5 +1,6 @@
 "Every benchmark runs: small, by `--smoke`, with the columns of the committed rows. And the committed ones are left alone."
 import importlib
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,8 @@ import torch
 from vit_plasticity.finetune import has_bfloat16
 
 ROOT = Path(__file__).resolve().parent.parent
-ELSEWHERE = {"plasticity_engine"}
-OWN = {"finetune_step", "finetune_equivalence"} # with tests of their own, below
-BENCHMARKS = [path for path in sorted((ROOT/"benchmarks").glob("[!_]*.py")) if path.stem not in ELSEWHERE]
+BENCHMARKS = sorted((ROOT/"benchmarks").glob("[!_]*.py"))
+OWN = {"finetune_step", "finetune_equivalence", "plasticity_engine"} # with tests of their own, below
 COMMITTED = {path: path.read_bytes() for path in (ROOT/"benchmarks").glob("*.csv")}
 
 
@@ -31,7 +31,7 @@ def smoke(path, folder, *arguments):
 
 
 def test_there_are_benchmarks():
-    assert len(BENCHMARKS) + len(ELSEWHERE) == len(COMMITTED) == 10
+    assert len(BENCHMARKS) == len(COMMITTED) == 10 and OWN < {path.stem for path in BENCHMARKS}
 
 
 @pytest.mark.parametrize("path", [path for path in BENCHMARKS if path.stem not in OWN], ids=lambda path: path.stem)
@@ -58,6 +58,42 @@ def test_finetune_equivalence(tmp_path):
     assert list(zip(rows.component, rows.route)) == [("mha", "float32"), ("mha", "bfloat16")]
     assert (rows.mean_difference[rows.route == "float32"] == 0).all() and (rows.seeds == 2).all()
     check_processor(rows)
+
+
+UNPAIRED = ["float32 product", "W^T W, once a model"]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory): return smoke(ROOT/"benchmarks/plasticity_engine.py", tmp_path_factory.mktemp("engine"))
+
+
+def test_engine_routes(engine):
+    "The official protocol, the engine, and the engine in bfloat16 where the processor has such arithmetic; a floor."
+    bfloat16 = ["bfloat16"] * has_bfloat16(torch.device("cpu"))
+    routes = ["official", "official, fused", "engine", *bfloat16, "eleven targets", *UNPAIRED]
+    threads = [1] * len(routes) + [2] * len(routes)
+    assert engine.route.tolist() == routes * 2 and engine.threads.tolist() == threads
+    compared = engine[~engine.route.isin(UNPAIRED)]
+    assert (compared.seconds_per_pair > 0).all() and (compared.times_faster_than_official > 0).all()
+    assert (compared[compared.route == "official"].times_faster_than_official == 1).all()
+
+
+def test_engine_errors(engine):
+    "All routes give the rates of the official protocol in float64."
+    errors = engine.drop_duplicates("route").set_index("route").largest_relative_error
+    assert (errors[["official", "official, fused", "engine"]] < 1e-6).all()
+    assert errors.get("bfloat16", 0) < 5e-3
+
+
+def test_engine_processor(engine):
+    "What computed stands in each row."
+    told = ["processor", "instructions", "bfloat16_in_hardware", "torch", "threads", "model"]
+    assert engine.notna().all()[told].all()
+    info = Path("/proc/cpuinfo")
+    if platform.machine() == "x86_64" and info.is_file():
+        flags = {*next(line for line in info.read_text().splitlines() if line.startswith("flags")).split()}
+        for flag in ("avx2", "avx512f", "avx512_bf16", "amx_tile"):
+            assert (flag in engine.processor[0].split()) == (flag in flags)
 
 
 def test_where_rows_go(tmp_path, monkeypatch):

@@ -57,7 +57,7 @@ for module in {MODULES!r}:
             os._exit(1)
         os._exit(0)
     if os.waitpid(child, 0)[1]: failed.append(module)
-if failed: sys.exit(" ".join(failed))
+sys.exit(" ".join(failed) or 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
     assert done.returncode == 0, done.stderr
@@ -102,7 +102,7 @@ def test_library_notebook(path):
     assert not any(line.startswith("# # ") for cell in json.loads(path.read_text())["cells"] for line in cell["source"])
     for source, cell in code_cells(path):
         assert not cell["outputs"], "library notebooks are kept without outputs"
-        assert not (source.startswith("#| export") and source.count("\n") > 45), "an exported cell is too long"
+        assert not (source.startswith("#| export") and source.count("\n") > 60), "an exported cell is too long"
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)

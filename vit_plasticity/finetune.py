@@ -306,6 +306,10 @@ def check_classes(
         raise ValueError(f"`data` must have training images of each class; {data.name} has none of {_listed(absent)}; "
                          "add some, or take the class out of all splits")
 
+def _count(data: Dataset) -> int: # training images of data that can be learnt
+    check_classes(data)
+    return len(data.train.labels)
+
 def describe_classes(
     data: Dataset, # see `load_dataset`
 ) -> tuple[str, ...]: # a line for each split that lacks some
@@ -357,6 +361,7 @@ def _check_fit(model, data): # do the model and the data fit each other?
     blocks(model)
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
+    for line in describe_classes(data): _say(line)
 
 # %% ../nbs/api/06_finetune.ipynb #c2978cf88
 class _Training: # one finetuning: what it needs at each step, and what a checkpoint holds
@@ -507,7 +512,6 @@ def finetune(
 ) -> Finetuned:
     "Finetune one component with the head (paper, Section 5), keep the checkpoint with the best validation accuracy, and test it."
     _check_fit(model, data)
-    for line in describe_classes(data): _say(line)
     check_number("steps", steps, minimum=1, maximum=10**9, integer=True)
     arguments = dict(component=component, optimizer=optimizer, lr=lr, steps=steps, warmup_steps=steps // 10 if warmup_steps is None else warmup_steps, batch_size=batch_size, seed=seed, weight_decay=weight_decay, clip_norm=clip_norm, eval_every=eval_every,
                      final_norm=final_norm, crop_scale=crop_scale, layers=parse_layers(layers), schedule=schedule, head_lr=head_lr, micro_batch=micro_batch, dtype=dtype, compile=compile, subspace=subspace)
@@ -735,8 +739,7 @@ def run_finetuning(
     complete = functools.partial(complete_settings, protocol, dataset, **{name: value for name, value in locals().items() if name in COMPLETED})
     check_flag("pretrained", pretrained), check_number("checkpoint_every", checkpoint_every, minimum=1, integer=True), parse_rescaling(rescale)
     device, out_dir, data = get_device(device), get_out_dir(out_dir), _load(dataset, data_dir, image_size(model, img_size, weights), crops=complete(n_train=10**9)[0]["crop_scale"] is not None) # refused before anything is downloaded
-    training, normalization = complete(n_train=len(data.train.labels))
-    check_classes(data)
+    training, normalization = complete(n_train=_count(data))
     network = _load_network(model, len(data.classes), pretrained, seed, normalization, weights, img_size, head_init)
     parameters = _identity(model, network, data, device, normalization) | training | {"pretrained": pretrained, "protocol": protocol, "head_init": head_init, "img_size": img_size} | used(rescale=rescale)
     kept, told = (None, {}) if source is None else _keeping(_load(source, data_dir, image_size(model, img_size, weights)), _load_network(model, None, pretrained, seed, normalization, weights, img_size))
@@ -788,9 +791,8 @@ def _check_grid(grid: list[dict]): # each before any is run
     @functools.lru_cache
     def n_train(dataset, data_dir, size, crops): # training images of data that can be learnt
         data = _kept(dataset, data_dir, size, crops=crops)
-        check_classes(data)
         for line in describe_classes(data): _say(line)
-        return len(data.train.labels)
+        return _count(data)
     for run in (DEFAULTS | run for run in grid):
         check_flag("pretrained", run["pretrained"]), get_device(run["device"]), get_out_dir(run["out_dir"])
         pixels(run["model"], run["img_size"], run["weights"])
