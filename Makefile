@@ -5,13 +5,18 @@ PIP_FLAGS ?=
 LAB_FLAGS ?=
 BIN := .venv/bin
 
-.PHONY: demo test lab docs hooks readme clean
+.PHONY: demo test test-long lab docs hooks readme clean
 
 demo: .venv/installed
 	$(BIN)/python scripts/demo.py
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+
+# Long searches, sweeps over all names, kills at random moments, the bare nbdev_test in a fresh clone: an hour or two.
+# Commit tests/long.csv, a row a test with the commit it is of.
+test-long: .venv/installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long --record tests/long.csv tests
 
 lab: .venv/installed
 	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/nbs/explore.ipynb $(LAB_FLAGS)

@@ -1,23 +1,24 @@
 """Norms of all heads of a ViT-B (random weights), on one thread, interleaved in one run; and all its bounds without data, on two.
 
-    python benchmarks/attention_norms.py [repeats]
+    python benchmarks/attention_norms.py [repeats] [--smoke] [--out FILE]
 
 Writes benchmarks/attention_norms.csv. A ratio is the median time of the full SVDs, in float64 and in the same type, over that of the k x k route; an error is relative to the float64 SVD.
 """
 import platform
-import sys
 import time
-from pathlib import Path
 
 import pandas as pd
 import torch
+from _common import command_line, write_rows
 
 from vit_plasticity.bounds import _product_norm, attention_heads, component_bounds
 from vit_plasticity.models import load_model
 
 torch.set_num_threads(1)
-repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-model = load_model("vit_base_patch16_224", pretrained=False)
+options = command_line(__doc__, repeats=5)
+repeats = 1 if options.smoke else options.repeats
+model = load_model("vit_tiny_patch16_224" if options.smoke else "vit_base_patch16_224", pretrained=False)
+if options.smoke: model.blocks = model.blocks[:2]
 with torch.no_grad():
     for block in model.blocks: block.attn.qkv.weight.normal_(generator=torch.Generator().manual_seed(0)) # rows of like norms, as at initialisation
 heads = [attention_heads(block.attn) for block in model.blocks]
@@ -45,7 +46,8 @@ rows = pd.DataFrame([{"route": name, "seconds": median[name], "times_faster_than
 start = time.perf_counter()
 torch.set_num_threads(2)
 bounds = component_bounds(model, radius=19.4)
-rows = pd.concat([rows, pd.DataFrame([{"route": f"component_bounds, {len(bounds)} bounds of 12 blocks, 2 threads", "seconds": time.perf_counter() - start}])])
+route = f"component_bounds, {len(bounds)} bounds of {len(heads)} blocks, 2 threads"
+rows = pd.concat([rows, pd.DataFrame([{"route": route, "seconds": time.perf_counter() - start}])])
 rows = rows.assign(threads=[1] * len(ROUTES) + [2], repeats=repeats, machine=platform.machine(), torch=torch.__version__)
-rows.to_csv(Path(__file__).with_suffix(".csv"), index=False, float_format="%.4g")
+write_rows(rows, options, float_format="%.4g")
 print(rows.to_string(index=False, float_format="%.3g"))

@@ -1,6 +1,6 @@
 """Images a second from bytes to normalised batches of 224 x 224, against torchvision's transforms of one PIL image after the other, on one core, interleaved in one run.
 
-    python benchmarks/data_path.py [repeats] [device]
+    python benchmarks/data_path.py [repeats] [device] [--smoke] [--out FILE]
 
 Writes benchmarks/data_path.csv. Batches have 32 images. The baseline opens (photos) or makes (32 x 32) a PIL image, transforms it (`RandomResizedCrop` and `RandomHorizontalFlip`, or `Resize` and `CenterCrop`, then `ToTensor` and `Normalize`) and stacks
 the batch. The photos are 256 JPEG files of 500 x 375 pixels, quality 90, cut at random from two photographs (scikit-learn's samples), read from a warm file cache.
@@ -12,7 +12,6 @@ Times are medians of the repeats, after one that does not count. Ratios are medi
 import os
 import platform
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ if hasattr(os, "sched_setaffinity"): os.sched_setaffinity(0, {max(os.sched_getaf
 import numpy as np
 import pandas as pd
 import torch
+from _common import command_line, write_rows
 from PIL import Image
 from sklearn.datasets import load_sample_images
 from torchvision import transforms
@@ -30,8 +30,9 @@ from torchvision import transforms
 from vit_plasticity.data import load_dataset, preprocess, training_batches
 from vit_plasticity.models import InputConfig
 
-N, BATCH = 256, 32
-REPEATS, DEVICE = int(sys.argv[1]) if len(sys.argv) > 1 else 7, sys.argv[2] if len(sys.argv) > 2 else "cpu"
+OPTIONS = command_line(__doc__, repeats=7, device="cpu")
+REPEATS, DEVICE, N, BATCH = OPTIONS.repeats, OPTIONS.device, 256, 32
+if OPTIONS.smoke: REPEATS, N, BATCH = 1, 8, 4
 torch.set_num_threads(1)
 config = InputConfig(224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 ending = [transforms.ToTensor(), transforms.Normalize(config.mean, config.std)]
@@ -113,6 +114,6 @@ table = pd.DataFrame(rows).groupby(["images", "mode", "route"], sort=False)[["im
 table.columns = [f"{name}_{what}" if what != "median" else name for name, what in table.columns]
 cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.processor()) if os.path.exists("/proc/cpuinfo") else platform.processor()
 table = table.reset_index().assign(repeats=REPEATS, device=DEVICE if DEVICE == "cpu" else torch.cuda.get_device_name(), cpu=cpu, torch=torch.__version__, pillow=Image.__version__, stored_bytes=lambda t: np.where(t.images == "small", 3_072, np.where(t["mode"] == "training", 320**2 * 3, 224**2 * 3)))
-table.to_csv(Path(__file__).with_suffix(".csv"), index=False)
+write_rows(table, OPTIONS)
 print(table.to_string(index=False))
 shutil.rmtree(work)

@@ -1,6 +1,6 @@
 """How often the intervals of `summarize_rates` and `compare_components` hold the truth, on simulated rates of five components; seeded.
 
-    python benchmarks/interval_coverage.py [repetitions]
+    python benchmarks/interval_coverage.py [repetitions] [--smoke] [--out FILE]
 
 3,000 repetitions take about 4 minutes on one thread. Writes benchmarks/interval_coverage.csv. Laws of the rates h[i, j] of source image i and target image j:
   lognormal   a_i b_j e_ij, components correlated, log-deviations 0.15 to 0.35 a side: skewed to the right, and spread about 3 times as wide as the rates of vit_mini; the truth is known
@@ -12,15 +12,14 @@ Columns: `images` a side; shares of repetitions in which an interval of 95 % hel
 errors. Adaptive: start at 32 images a side, test after every 32 more matched pairs or every further batch of 8, stop when `relative_half_width` is at most `precision`, chosen so that it takes about 48 or 128 matched pairs; `images` is then the mean at the stop, `smallest` and `largest` its range.
 """
 import platform
-import sys
 import time
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import scipy
 import torch
+from _common import command_line, write_rows
 from scipy import stats
 from torch.nn import functional as F
 
@@ -36,7 +35,8 @@ from vit_plasticity.plasticity import (
 )
 
 torch.set_num_threads(1)
-repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 3_000
+options = command_line(__doc__, repetitions=3_000)
+repetitions = 10 if options.smoke else options.repetitions
 K, SIZES, BATCH, PAIRS = len(COMPONENTS), (8, 16, 32, 64, 128), 8, list(combinations(range(5), 2))
 BOTH = np.concatenate([np.eye(K), *(np.eye(K)[:, [a]] - np.eye(K)[:, [b]] for a, b in PAIRS)], 1) # (K, K + 10): rates -> rates and their differences
 
@@ -145,12 +145,17 @@ def adaptive(law, rng, truth, side, aim, most=800): # images a side come in grou
     return row("matched, adaptive" if side == 1 else f"batches of {side}, adaptive", np.mean(ends), *(np.array(part) for part in zip(*groups)), np.array(ends) - 1, truth, precision=precision, smallest=min(ends), largest=max(ends))
 
 
+laws = {
+    "lognormal": Lognormal(0.35, 0.25, 0.15, 0.3, 0.2),
+    "heavy": Lognormal(0.6, 0.4, 0.3, 0.5, 0.5, noise=0.3),
+    "gaussian": Gaussian(),
+    "mini": Table(50 if options.smoke else 500)}
 rows = []
-for seed, (name, law) in enumerate({"lognormal": Lognormal(0.35, 0.25, 0.15, 0.3, 0.2), "heavy": Lognormal(0.6, 0.4, 0.3, 0.5, 0.5, noise=0.3), "gaussian": Gaussian(), "mini": Table()}.items()):
+for seed, (name, law) in enumerate(laws.items()):
     start, rng = time.perf_counter(), np.random.default_rng(seed)
     truth, of_law = fixed(law, rng)
     of_law += [adaptive(law, rng, truth, side, aim) for side in (1, BATCH) for aim in (48, 128)]
     rows += [{"law": name, "seed": seed, **r, "seconds": time.perf_counter() - start} for r in of_law]
     print(pd.DataFrame(of_law).drop(columns=[c for c in of_law[0] if c.endswith("_error")]).assign(law=name).set_index("law").to_string(float_format="%.4g", na_rep=""), f"\n{time.perf_counter() - start:.0f} s", flush=True)
 table = pd.DataFrame(rows).assign(repetitions=repetitions, threads=1, machine=platform.machine(), numpy=np.__version__, scipy=scipy.__version__)
-table.to_csv(Path(__file__).with_suffix(".csv"), index=False, float_format="%.4g")
+write_rows(table, options, float_format="%.4g")

@@ -1,6 +1,8 @@
 """Ten thousand runs: how long `status` and the tables take, and how much memory. Synthetic rows in a temporary folder, written as runs are.
 
-python benchmarks/study_scale.py [runs] writes benchmarks/study_scale.csv.
+    python benchmarks/study_scale.py [runs] [--smoke] [--out FILE]
+
+Writes benchmarks/study_scale.csv.
 """
 import json
 import resource
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from _common import command_line, write_rows
 
 STUDY = """
 out_dir: {out}
@@ -65,10 +68,11 @@ def measure(what: str, path: str):
 if __name__ == "__main__":
     if sys.argv[1:2] == ["measure"]: measure(*sys.argv[2:])
     else:
-        runs = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+        options = command_line(__doc__, runs=10_000)
+        runs = 84 if options.smoke else options.runs
         with tempfile.TemporaryDirectory() as folder:
             path = write(Path(folder), runs)
             rows = [json.loads(subprocess.run([sys.executable, __file__, "measure", what, str(path)], capture_output=True, text=True, check=True).stdout.splitlines()[-1]) for what in ("status", "tables")]
         table = pd.DataFrame(rows).assign(runs=runs)
-        table.to_csv(Path(__file__).with_suffix(".csv"), index=False)
+        write_rows(table, options)
         print(table.to_string(index=False))

@@ -1,13 +1,13 @@
 """A training step of a ViT-B (random weights) by three tools: timm with `requires_grad` set by hand, peft, and this library; on two threads of a CPU, interleaved in one run.
 
-    python benchmarks/tools.py [repeats]
+    python benchmarks/tools.py [repeats] [trains tool] [--smoke] [--out FILE]
 
 Writes benchmarks/tools.csv. All take the same 16 images of 224 x 224 pixels, float32, SGD with momentum, gradients clipped at norm 1, the head trained with it, the final norm not. What trains:
   ln1+ln2   by hand: names with norm1 or norm2; peft: LNTuningConfig
   mha       by hand: names with attn; peft has no method for whole matrices beside adapters but `modules_to_save`, which copies them
   lora:8    peft: LoraConfig of rank 8 on qkv and proj; here: `subspace="lora:8"` of mha, which is peft's layers too
 `trainable` is what the optimizer is given, counted once by its storage; `told` what the tool itself says. Seconds are medians a step of the repeats, after one that does not count; ratios are to the first tool of the same rows, repeat by repeat. Memory is the peak beyond that before the
-steps, of a process that does nothing else. About 6 minutes.
+steps, of a process that does nothing else; with `trains` and `tool` this alone is printed, in bytes. About 6 minutes.
 """
 import subprocess
 import sys
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from _common import command_line, write_rows
 from peft import LNTuningConfig, LoraConfig, get_peft_model
 from torch import nn
 from torch.nn import functional as F
@@ -25,13 +26,18 @@ from vit_plasticity.data import make_dataset
 from vit_plasticity.finetune import _take_step, _Training
 from vit_plasticity.models import load_model
 
-REPEATS, BATCH, RANK = int(sys.argv[1]) if len(sys.argv) > 1 else 3, 16, 8
+OPTIONS = command_line(__doc__, repeats=3, trains="", tool="")
+MODEL, BLOCKS, SIZE, REPEATS, BATCH, RANK = "vit_base_patch16_224", 12, 224, OPTIONS.repeats, 16, 8
+if OPTIONS.smoke: MODEL, BLOCKS, SIZE, REPEATS, BATCH = "vit_tiny_patch16_224", 2, 32, 1, 2
 ROUTES = [("ln1+ln2", "timm by hand"), ("ln1+ln2", "peft"), ("ln1+ln2", "vit_plasticity"), ("mha", "timm by hand"), ("mha", "peft"), ("mha", "vit_plasticity"), ("lora:8", "peft"), ("lora:8", "vit_plasticity")]
 torch.manual_seed(0)
-images, labels = torch.randn(BATCH, 3, 224, 224), torch.arange(BATCH) % 10
+images, labels = torch.randn(BATCH, 3, SIZE, SIZE), torch.arange(BATCH) % 10
 
 
-def new_model(): return load_model("vit_base_patch16_224", num_classes=10, pretrained=False).train()
+def new_model():
+    model = load_model(MODEL, num_classes=10, pretrained=False, img_size=SIZE)
+    model.blocks = model.blocks[:BLOCKS]
+    return model.train()
 
 
 def loop(model): # a plain step of what requires a gradient
@@ -53,7 +59,7 @@ def by_hand(what):
 
 
 def by_peft(what):
-    blocks = [f"blocks.{i}." for i in range(12)]
+    blocks = [f"blocks.{i}." for i in range(BLOCKS)]
     config = {"ln1+ln2": lambda: LNTuningConfig(target_modules=[f"{block}{norm}" for block in blocks for norm in ("norm1", "norm2")], modules_to_save=["head"]),
               "mha": lambda: LoraConfig(r=1, target_modules=["patch_embed.proj"], modules_to_save=["head", *(f"{block}attn" for block in blocks)]),
               "lora:8": lambda: LoraConfig(r=RANK, lora_alpha=RANK, target_modules=["qkv", "attn.proj"], modules_to_save=["head"])}[what]()
@@ -67,7 +73,7 @@ def by_peft(what):
 
 def by_us(what):
     component, subspace = ("mha", what) if what.startswith("lora") else (what, None)
-    pixels = {f"{split}_{kind}": array for split in ("train", "val", "test") for kind, array in (("images", np.zeros((BATCH, 224, 224, 3), np.uint8)), ("labels", labels.numpy()))}
+    pixels = {f"{split}_{kind}": array for split in ("train", "val", "test") for kind, array in (("images", np.zeros((BATCH, SIZE, SIZE, 3), np.uint8)), ("labels", labels.numpy()))}
     options = dict(component=component, optimizer="sgd", lr=1e-3, steps=1_000, warmup_steps=0, batch_size=BATCH, seed=0, weight_decay=0.0, clip_norm=1.0, eval_every=1_000, final_norm=False, crop_scale=None, layers=None, schedule="constant",
                    head_lr=None, micro_batch=None, dtype="float32", compile=False, subspace=subspace)
     training = _Training(new_model(), make_dataset("zeros", pixels, tuple("0123456789")), options, torch.device("cpu"))
@@ -86,8 +92,8 @@ def peak_memory(what, tool): # bytes
     return status("VmHWM") - before
 
 
-if len(sys.argv) > 3: sys.exit(print(peak_memory(*sys.argv[2:4]))) # a child process
-torch.set_num_threads(2)
+if OPTIONS.trains: sys.exit(print(peak_memory(OPTIONS.trains, OPTIONS.tool))) # a child process
+torch.set_num_threads(1 if OPTIONS.smoke else 2)
 made, times, rows = {route: make(*route) for route in ROUTES}, {route: [] for route in ROUTES}, []
 for repeat in range(REPEATS + 1):
     for route, (take, _, _) in made.items():
@@ -98,10 +104,12 @@ for what, tool in ROUTES:
     first = next(route for route in ROUTES if route[0] == what)
     ratios = np.array(times[what, tool]) / np.array(times[first])
     _, trainable, told = made[what, tool]
-    memory = subprocess.run([sys.executable, __file__, str(REPEATS), what, tool], capture_output=True, text=True, check=True).stdout
-    rows.append({"trains": what, "tool": tool, "seconds_per_step": np.median(times[what, tool]), "times_the_first": np.median(ratios), "ratio_min": ratios.min(), "ratio_max": ratios.max(), "peak_memory_mib": int(memory) / 2**20,
+    command = [sys.executable, __file__, str(REPEATS), what, tool, *(["--smoke"] if OPTIONS.smoke else [])]
+    measured = not OPTIONS.smoke or (what, tool) == ROUTES[0]
+    memory = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) if measured else np.nan
+    rows.append({"trains": what, "tool": tool, "seconds_per_step": np.median(times[what, tool]), "times_the_first": np.median(ratios), "ratio_min": ratios.min(), "ratio_max": ratios.max(), "peak_memory_mib": memory / 2**20,
                  "trainable": sum({p.data_ptr(): p.numel() for p in trainable}.values()), "told": told})
     print(rows[-1], flush=True)
 table = pd.DataFrame(rows).assign(images=BATCH, repeats=REPEATS, threads=torch.get_num_threads(), instructions=torch.backends.cpu.get_cpu_capability(), torch=torch.__version__)
-table.to_csv(Path(__file__).with_suffix(".csv"), index=False, float_format="%.4g")
+write_rows(table, OPTIONS, float_format="%.4g")
 print(table.to_string(index=False, float_format="%.4g"))

@@ -74,9 +74,7 @@ def test_gradient_ascent(kind): # 1,000 heads, 25 steps on ‖J v‖ / bound ove
 numbers = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-100, 100, allow_subnormal=False))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
-@given(st.data(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 2), st.booleans())
-def test_edge_cases(data, n, d, k, causal):
+def check_edge_case(data, n, d, k, causal):
     def draw(*shape): return torch.from_numpy(data.draw(arrays("float64", shape, elements=numbers)))
     heads = AttentionHeads(draw(1, k, d), draw(1, k), draw(1, k, d), draw(1, k, d), torch.zeros(1, d, k, dtype=torch.float64), k**-0.5, causal)
     x = draw(1, n, d)
@@ -84,6 +82,12 @@ def test_edge_cases(data, n, d, k, causal):
     for kind in KINDS:
         if kind in NO_QUERY_BIAS and heads.query_bias.any(): continue
         assert exact <= head_bounds(heads, kind, x).item() * (1 + 1e-8) + 1e-12, kind
+
+
+CASES = given(st.data(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 2), st.booleans())
+FIXED = dict(deadline=None, derandomize=True, database=None)
+test_edge_cases = settings(max_examples=150, **FIXED)(CASES(check_edge_case))
+test_many_edge_cases = pytest.mark.long(settings(max_examples=5_000, **FIXED)(CASES(check_edge_case)))
 
 
 def test_layernorm_ascent():

@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 import zipfile
+import zlib
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -418,6 +419,417 @@ def test_own_csv(tmp_path):
     assert "10 photos of folder:split@42 are in more than one split, as copies" in load_own(tmp_path/"split", tmp_path)[1][-1]
     table.write_bytes(b"\x00\xff" * 50)
     refused("photos.csv", lambda: load_own(table, tmp_path))
+
+
+# One's own: what folders hold besides photos
+
+def grey_photo(path, seed, size=(50, 40)):
+    "A file of noise that differs from all others."
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.RandomState(seed).randint(0, 256, (*size[::-1], 3), np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def two_classes(root, n=10, first=0):
+    for i, label in enumerate(("cat", "dog")):
+        for k in range(n): grey_photo(root/label/f"{k}.png", first + 100 * i + k)
+
+
+def write_list(path, rows):
+    "A CSV file of files and their labels."
+    path.write_text("file,label\n" + "".join(f'"{file}",{label}\n' for file, label in rows), encoding="utf-8")
+
+
+def load_photos(folder, size=8):
+    "Photos of a folder, and the warnings."
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        photos = data.load_folder(folder, size, progress=False)
+    return photos, [str(w.message) for w in caught]
+
+
+SYSTEMS = ["@eaDir", "@EADIR", "__MACOSX", "$RECYCLE.BIN", "lost+found", "System Volume Information", "#recycle"]
+
+
+@pytest.mark.parametrize("system", [*SYSTEMS, ".hidden"])
+def test_folders_of_systems(tmp_path, system):
+    "A8: they are left out at every depth and beside train and test."
+    root, thumbnail = tmp_path/"photos", "000.png/SYNOPHOTO_THUMB_M.jpg"
+    two_classes(tmp_path/"plain")
+    two_classes(root)
+    for parent in ("", "cat", "cat/deep/deeper"): grey_photo(root/parent/system/thumbnail, len(parent))
+    grey_photo(root/system/"0.png", 1)
+    own, messages = load_own(root, tmp_path)
+    assert own.classes == ("cat", "dog") and messages == [] and own.notes == ()
+    assert own.sha256 == load_own(tmp_path/"plain", tmp_path)[0].sha256
+    assert len(load_photos(root)[0].files) == 20
+    for split in ("train", "test"): shutil.copytree(tmp_path/"plain", tmp_path/"split"/split)
+    grey_photo(tmp_path/"split"/system/"0.png", 1)
+    grey_photo(tmp_path/"split"/"train"/system/"0.png", 2)
+    assert sizes(load_own(tmp_path/"split", tmp_path)[0]) == [16, 4, 20]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_folders_of_systems_in_a_list(tmp_path, system):
+    "A8: so are a list's rows, which a program may have written, with a word."
+    two_classes(tmp_path/"photos")
+    rows = [(path.relative_to(tmp_path), path.parent.name) for path in sorted((tmp_path/"photos").rglob("*.png"))]
+    for k, file in enumerate((f"photos/{system}/0.png", f"photos/cat/{system}/1.png/a.jpg")):
+        grey_photo(tmp_path/file, k)
+        rows.append((tmp_path/file if k else file, "cat"))
+    write_list(tmp_path/"list.csv", rows)
+    own, messages = load_own(tmp_path/"list.csv", tmp_path)
+    assert sum(sizes(own)) == 20 and messages == []
+    assert own.notes == ("2 rows of list.csv that name files in folders which systems make are left out",)
+    assert len(load_photos(tmp_path/"list.csv")[0].files) == 20
+
+
+def test_foreign_kinds(tmp_path):
+    "A9: images of kinds that can't be read are counted for each class and listed with the remedy."
+    root = tmp_path/"photos"
+    two_classes(root)
+    plain = load_own(root, tmp_path)[0]
+    for i in range(20): (root/"cat"/f"IMG_{i}.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
+    for name in ("cat/sub/a.NEF", "dog/b.dng", "dog/3.cr2"): # the last is there as a PNG file
+        (root/name).parent.mkdir(exist_ok=True)
+        (root/name).write_bytes(b"II*\0")
+    counted = "are of kinds that can't be read and are left out: 20 HEIC and 1 NEF in 'cat', 1 DNG in 'dog'"
+    own, messages = load_own(root, tmp_path)
+    assert own.notes == (f"22 images of folder:photos@42 {counted}",) and own.sha256 == plain.sha256
+    assert messages == [f"{own.notes[0]}; convert them to JPEG or PNG"]
+    photos, (message,) = load_photos(root)
+    assert "20 HEIC in 'cat', 1 NEF in 'cat/sub', 1 DNG in 'dog'; convert them to JPEG or PNG" in message
+    assert len(photos.files) == 20 and len(photos.skipped) == 22
+    assert photos.skipped["dog/b.dng"] == "DNG can't be read: convert it to JPEG or PNG"
+    paths = sorted(root.rglob("*.*"))
+    write_list(tmp_path/"photos.csv", [(path.relative_to(tmp_path), path.relative_to(root).parts[0]) for path in paths])
+    own, messages = load_own(tmp_path/"photos.csv", tmp_path)
+    assert messages == [f"22 images of folder:photos.csv@42 {counted}; convert them to JPEG or PNG"]
+    assert sum(sizes(own)) == 20
+    photos, (message,) = load_photos(tmp_path/"photos.csv")
+    assert len(photos.skipped) == 22 and "20 HEIC in 'photos/cat'" in message
+
+
+def test_foreign_kinds_alone(tmp_path):
+    "A9: a class, or a folder, of nothing else; and names that lie."
+    root = tmp_path/"photos"
+    two_classes(root)
+    (root/"bird").mkdir()
+    (root/"bird"/"a.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    own, (message,) = load_own(root, tmp_path)
+    assert own.classes == ("cat", "dog") and "1 HEIC in 'bird'" in message
+    remedy = "convert them to JPEG or PNG"
+    refused(f"which holds no others but 1 HEIC: {remedy}", lambda: data.load_folder(root/"bird", 8))
+    shutil.rmtree(root/"dog")
+    refused(f"it also holds 1 HEIC, which can't be read: {remedy}", lambda: load_own(root, tmp_path))
+    (root/"bird"/"a.heic").write_bytes(photo(COLOURS["red"])) # really a JPEG file
+    (root/"cat"/"b.jpg").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic") # really HEIC
+    photos, _ = load_photos(root)
+    assert "bird/a.heic" in photos.files
+    assert photos.skipped == {"cat/b.jpg": "HEIC can't be read: convert it to JPEG or PNG"}
+
+
+@pytest.mark.parametrize("suffix", data.PHOTO_SUFFIXES)
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_kinds_that_are_read(tmp_path, suffix, mode):
+    "A9: AVIF, JPEG 2000 and PPM among them."
+    colour = (200, 120, 40) if mode == "RGB" else (120,)
+    image = Image.new(mode, (30, 20), colour)
+    if suffix == ".pbm": image, colour = Image.new("1", (30, 20), 1), (255,) # black and white
+    image.save(tmp_path/f"a{suffix.upper()}")
+    photos, messages = load_photos(tmp_path)
+    expected = torch.tensor(colour).view(-1, 1, 1)
+    assert photos.skipped == {} and messages == [] and (photos.images[0].int() - expected).abs().max() <= 4
+
+
+COMPOSED, DECOMPOSED = "café", "cafe\u0301"
+
+
+def test_names_in_two_forms(tmp_path):
+    "A10: what differs in its form of Unicode alone is one class."
+    root = tmp_path/"photos"
+    for k, label in enumerate((COMPOSED, DECOMPOSED, "bar")):
+        for i in range(10): grey_photo(root/label/f"{k} {i}.png", 10 * k + i)
+    own, messages = load_own(root, tmp_path)
+    labels = torch.cat([own.train.labels, own.val.labels, own.test.labels])
+    assert own.classes == ("bar", COMPOSED) and messages == [] and torch.bincount(labels).tolist() == [10, 20]
+    assert own.notes == ("classes written in two ways of Unicode that look the same are taken as one: 'café'",)
+
+
+def test_splits_in_two_forms(tmp_path):
+    "A10: also between train and test."
+    for k, (split, label) in enumerate((("train", COMPOSED), ("test", DECOMPOSED))):
+        for i in range(10):
+            grey_photo(tmp_path/"photos"/split/label/f"{i}.png", 100 * k + i)
+            grey_photo(tmp_path/"photos"/split/"bar"/f"{i}.png", 100 * k + 50 + i)
+    own, messages = load_own(tmp_path/"photos", tmp_path)
+    assert own.classes == ("bar", COMPOSED) and messages == [] and sizes(own) == [16, 4, 20] and own.notes == ()
+
+
+def test_list_in_two_forms(tmp_path):
+    "A10: labels, and files and folders that the disk has in the other form."
+    rows = []
+    for i in range(10):
+        grey_photo(tmp_path/DECOMPOSED/f"e\u0301 {i}.png", i)
+        grey_photo(tmp_path/"bar"/f"{i}.png", 50 + i)
+        rows += [(f"{COMPOSED}/é {i}.png", (COMPOSED, DECOMPOSED)[i % 2]), (tmp_path/"bar"/f"{i}.png", "bar")]
+    write_list(tmp_path/"list.csv", rows)
+    own, messages = load_own(tmp_path/"list.csv", tmp_path)
+    assert own.classes == ("bar", COMPOSED) and messages == [] and sum(sizes(own)) == 20 and len(own.notes) == 1
+    assert len(load_photos(tmp_path/"list.csv")[0].files) == 20
+    write_list(tmp_path/"list.csv", [*rows, (f"{DECOMPOSED}/e\u0301 0.png", COMPOSED)])
+    refused("more than once", lambda: load_own(tmp_path/"list.csv", tmp_path)) # in two forms
+
+
+def test_names_that_look_alike(tmp_path):
+    "A10: names that differ in case or blanks alone stay two classes, with a warning."
+    root = tmp_path/"photos"
+    for k, label in enumerate(("Cat", "cat", "cat ", "dog")):
+        for i in range(10): grey_photo(root/label/f"{i}.png", 10 * k + i)
+    own, messages = load_own(root, tmp_path)
+    assert len(own.classes) == 4
+    assert own.notes == ("the classes 'Cat' and 'cat' and 'cat ' of folder:photos@42 differ only in case or blanks",)
+    assert messages == [f"{own.notes[0]}: if they are one, give them one name"]
+    for split, label in (("train", "Cat"), ("test", "cat")):
+        for name in (label, "dog"): shutil.copytree(root/name, tmp_path/"split"/split/name)
+    message = "no training images of 'cat' that can be read ('Cat' differs from it only in case or blanks)"
+    refused(message, lambda: load_own(tmp_path/"split", tmp_path))
+    labels = {"Cat": "sea  lion", "cat": "Sea lion"}
+    rows = [(f"photos/{folder}/{i}.png", label) for i in range(10) for folder, label in labels.items()]
+    write_list(tmp_path/"list.csv", rows)
+    assert "the classes 'Sea lion' and 'sea  lion' of" in load_own(tmp_path/"list.csv", tmp_path)[1][0]
+
+
+def png_chunk(name, content, wrong=0):
+    return len(content).to_bytes(4) + name + content + (zlib.crc32(name + content) ^ wrong).to_bytes(4)
+
+
+def with_chunk(png, *chunk, **options):
+    "After the header."
+    return png[:33] + png_chunk(*chunk, **options) + png[33:]
+
+
+def with_segment(jpeg, marker, content):
+    return jpeg[:2] + bytes([255, marker]) + (len(content) + 2).to_bytes(2) + content + jpeg[2:]
+
+
+def red(kind, **options): return photo(COLOURS["red"], name=kind, **options)
+
+
+def damaged_metadata():
+    "File name -> content, each of a red photo."
+    png, jpeg, exif = red("PNG"), red("JPEG"), Image.Exif()
+    exif[0x0112], exif[0x010f] = 1, "maker"
+    nonsense, files = [b"nonsense", *(exif.tobytes()[:n] for n in (3, 9, 13, 20))], {}
+    for kind in ("JPEG", "PNG", "WebP"):
+        for i, part in enumerate(nonsense): files[f"{i}.{kind.lower()}"] = red(kind, exif=part)
+    for value in (0, 9, 65_535):
+        exif[0x0112] = value
+        files[f"orientation {value}.png"] = red("PNG", exif=exif)
+    bomb = b"a\0\0" + zlib.compress(bytes(10**8))
+    chunks = {b"zTXt": bomb, b"pHYs": b"ab", b"gAMA": b"a", b"iCCP": b"a\0\5x", b"sRGB": b"", b"cHRM": b"a",
+              b"acTL": b"a"}
+    for name, content in chunks.items(): files[f"{name.decode()}.png"] = with_chunk(png, name, content)
+    files["checksum.png"] = with_chunk(png, b"tEXt", b"a\0b", wrong=1)
+    segments = [(0xe0, b"JFIF"), (0xe1, b"Exif\0\0II*\0\xff\xff\xff\xff"), (0xe2, b"ICC_PROFILE\0"),
+                (0xe2, b"MPF\0nonsense"), (0xed, b"Photoshop 3.0\x008BIM\x03"), (0xee, b"Adobe")]
+    for i, segment in enumerate(segments): files[f"segment {i}.jpg"] = with_segment(jpeg, *segment)
+    return files
+
+
+def test_metadata_cost_no_photo(tmp_path):
+    "A12"
+    files = damaged_metadata()
+    for name, content in files.items(): (tmp_path/name).write_bytes(content)
+    photos, messages = load_photos(tmp_path)
+    assert photos.skipped == {} and len(photos.files) == len(files) == 32 and messages == []
+    means = photos.images.float().mean((2, 3))
+    assert (means - torch.tensor([255.0, 0, 0])).abs().max() < 25
+
+
+def test_orientation_survives_damage(tmp_path):
+    "A12: what is cut out of a file is not what says how to turn it."
+    exif = Image.Exif()
+    exif[0x0112] = 6 # to be turned clockwise
+    halves = Image.fromarray(np.array([[255, 0]], np.uint8).repeat(20, 0).repeat(10, 1)) # white on the left
+    for name in ("a.png", "b.jpg"): halves.save(tmp_path/name, exif=exif)
+    (tmp_path/"a.png").write_bytes(with_chunk((tmp_path/"a.png").read_bytes(), b"gAMA", b"a"))
+    (tmp_path/"b.jpg").write_bytes(with_segment((tmp_path/"b.jpg").read_bytes(), 0xe2, b"ICC_PROFILE\0"))
+    photos, _ = load_photos(tmp_path)
+    assert len(photos.images) == 2 and photos.images[:, :, :3].min() > 240 and photos.images[:, :, 5:].max() < 15
+
+
+def deep_png(values, significant=None):
+    "A PNG file of 16 bits: grey (h, w), or colours (h, w, 3), or those with alpha (h, w, 4)."
+    height, width = values.shape[:2]
+    kind = {(): 0, (3,): 2, (4,): 6}[values.shape[2:]]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    chunks = [png_chunk(b"IHDR", width.to_bytes(4) + height.to_bytes(4) + bytes([16, kind, 0, 0, 0]))]
+    if significant: chunks.append(png_chunk(b"sBIT", bytes(significant)))
+    return b"\x89PNG\r\n\x1a\n" + b"".join([*chunks, png_chunk(b"IDAT", zlib.compress(rows)), png_chunk(b"IEND", b"")])
+
+
+def load_deep(folder, **files):
+    "Write files, their suffix after _; images (h, w, 3) by name, and warnings."
+    folder.mkdir()
+    for name, content in files.items(): (folder/name.replace("_", ".")).write_bytes(content)
+    photos, messages = load_photos(folder, 9)
+    names = [file.replace(".", "_") for file in photos.files]
+    return dict(zip(names, photos.images.permute(0, 2, 3, 1))), messages
+
+
+def check_scaled(image, values, top):
+    "To 255, rounded."
+    values = torch.from_numpy(values if values.ndim == 3 else values[..., None])
+    assert (image - values * 255 / top).abs().max() <= 0.51
+
+
+def random_values(bits, *shape, seed=0):
+    "The largest is there."
+    values = np.random.RandomState(seed).randint(0, 2**bits, shape)
+    values[0, 0] = 2**bits - 1
+    return values
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14])
+def test_few_bits_of_sixteen(tmp_path, bits, capsys):
+    "A13: scaled where the file says how many bits, otherwise said."
+    top, grey, colour = 2**bits - 1, random_values(bits, 9, 9), random_values(bits, 9, 9, 3)
+    alpha = np.concatenate((colour, np.full((9, 9, 1), 65_535)), 2)
+    files = {"grey_png": deep_png(grey, [bits]), "colour_png": deep_png(colour, [bits] * 3)}
+    told, messages = load_deep(tmp_path/"told", **files, alpha_png=deep_png(alpha, [bits] * 3 + [16]))
+    assert messages == [] and "were scaled by them" in capsys.readouterr().out
+    for name in told: check_scaled(told[name], grey if name == "grey_png" else colour, top)
+    _, (message,) = load_deep(tmp_path/"untold", grey_png=deep_png(grey), colour_png=deep_png(colour))
+    assert f"use only the lowest {bits} bits and are read as dark ones, at most {round(top / 257)} of 255" in message
+    assert message.startswith("the 2 photos of 16 bits in ")
+    assert f"; multiply their values by {2**(16 - bits)}, or" in message
+    # A dark photo among others is a dark photo.
+    full, messages = load_deep(tmp_path/"full", a_png=deep_png(grey), b_png=deep_png(np.full((9, 9), 40_000)))
+    assert messages == []
+    check_scaled(full["a_png"], grey, 65_535)
+
+
+def test_significant_bits_as_png_asks(tmp_path):
+    "A13: values that are stretched to 16 bits aren't stretched again; not even those of a dark photo."
+    values = random_values(12, 9, 9)
+    stretched = (values << 4, values << 4 | values >> 8, np.round(values * 65_535 / 4_095).astype(int))
+    for i, part in enumerate((*stretched, (values >> 4) << 4, *(part // 256 * 16 for part in stretched))):
+        found, _ = load_deep(tmp_path/str(i), a_png=deep_png(part, [12]))
+        check_scaled(found["a_png"], part, 65_535)
+
+
+def netpbm(kind, values, top): return f"{kind} 9 9 {top}\n".encode() + values.astype(">u2").tobytes()
+
+
+def test_few_bits_of_other_formats(tmp_path):
+    "A13: TIFF, JPEG 2000 and PPM."
+    grey, colour = random_values(12, 9, 9), random_values(12, 9, 9, 3)
+    files = {"grey_pgm": netpbm("P5", grey, 4_095), "colour_ppm": netpbm("P6", colour, 4_095)}
+    found, messages = load_deep(tmp_path/"told", **files)
+    assert messages == []
+    for name, values in (("grey_pgm", grey), ("colour_ppm", colour)): check_scaled(found[name], values, 4_095)
+    (tmp_path/"untold").mkdir()
+    for name in ("grey.tif", "grey.jp2"): Image.fromarray(grey.astype(np.uint16)).save(tmp_path/"untold"/name)
+    (tmp_path/"untold"/"grey.pgm").write_bytes(netpbm("P5", grey, 65_535))
+    (tmp_path/"untold"/"colour.ppm").write_bytes(netpbm("P6", colour, 65_535))
+    _, (message,) = load_photos(tmp_path/"untold")
+    assert message.startswith("the 4 photos of 16 bits in ") and "use only the lowest 12 bits" in message
+
+
+def test_twelve_bits_in_a_tiff_file(tmp_path):
+    "A13: two values in three bytes."
+    values = random_values(12, 8, 8)
+    first, second = values.reshape(-1, 2).T
+    packed = np.stack((first >> 4, (first & 15) << 4 | second >> 8, second & 255), 1).astype(np.uint8).tobytes()
+    # Width, height, bits, no compression, black is 0, place, values a pixel, rows, bytes, whole numbers.
+    tags = {256: 8, 257: 8, 258: 12, 259: 1, 262: 1, 273: 134, 277: 1, 278: 8, 279: len(packed), 339: 1}
+    entries = [tag.to_bytes(2, "little") + b"\4\0\1\0\0\0" + value.to_bytes(4, "little") for tag, value in tags.items()]
+    (tmp_path/"a.tif").write_bytes(b"II*\0\x08\0\0\0\x0a\0" + b"".join(entries) + bytes(4) + packed)
+    check_scaled(load_photos(tmp_path)[0].images[0].permute(1, 2, 0), values, 4_095)
+
+
+def test_few_bits_of_a_data_set(tmp_path):
+    "A13: said for the whole of it, also when it is read from the store."
+    for k, label in enumerate(("a", "b")):
+        (tmp_path/"photos"/label).mkdir(parents=True)
+        for i in range(10):
+            content = deep_png(random_values(12, 9, 9, seed=10 * k + i), [12] if i < 3 else None)
+            (tmp_path/"photos"/label/f"{i}.png").write_bytes(content)
+    for _ in range(2):
+        own, (message,) = load_own(tmp_path/"photos", tmp_path)
+        scaled, dark = own.notes
+        assert scaled.startswith("6 photos of folder:photos@42 use fewer than the 16 bits of their files")
+        assert dark.startswith("the 14 photos of 16 bits in folder:photos@42 use only the lowest 12 bits")
+        assert message.startswith(dark + "; multiply their values by 16")
+
+
+def scenes():
+    "18 pieces of two photographs."
+    from sklearn.datasets import load_sample_images
+    corners = [(x, y, x + 150, y + 130) for y in (0, 140, 280) for x in (0, 160, 320)]
+    return [Image.fromarray(photo).crop(corner) for photo in load_sample_images().images for corner in corners]
+
+
+CHANGES = {"encoded": lambda image: image, "grey": lambda image: image.convert("L"),
+           "half": lambda image: image.resize((image.width // 2, image.height // 2)),
+           "brighter": lambda image: image.point(lambda value: value * 1.1)}
+
+
+@pytest.mark.parametrize("crops", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+def test_near_copies(tmp_path, change, crops):
+    "A14: changed copies in another split are told, with two of them; others are not taken for copies."
+    pieces, root = scenes(), tmp_path/"photos"
+    for split in ("train", "test"):
+        for label in "ab": (root/split/label).mkdir(parents=True)
+    for i, image in enumerate(pieces): image.save(root/("train" if i < 10 else "test")/"ab"[i % 2]/f"{i}.png")
+    def load():
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            own = load_dataset(f"folder:{root}", tmp_path/"data", 64, crops=crops)
+        return own, [str(w.message) for w in caught]
+    assert load()[1] == []
+    for i in range(4, 8): CHANGES[change](pieces[i]).save(root/"test"/"ab"[i % 2]/f"copy of {i}.jpg", quality=60)
+    for _ in range(2): # the second time from the store
+        own, (message,) = load()
+        start, example = message.split(", e.g. ")
+        assert own.notes == (start,)
+        assert start == ("4 pairs of photos of folder:photos@42 in different splits are near copies "
+                         "(one photo encoded anew, resized or slightly changed)")
+        assert example.endswith(": what is tested was trained on; keep near copies in one split, or remove them")
+        assert "/copy of " in example and " (test)" in example and (" (train)" in example or " (val)" in example)
+
+
+def test_near_copies_in_one_folder(tmp_path):
+    "A14: three changed copies of each photo fall into all splits."
+    for label in "ab": (tmp_path/"photos"/label).mkdir(parents=True)
+    for i, image in enumerate(scenes()):
+        place = tmp_path/"photos"/"ab"[i % 2]
+        image.save(place/f"{i}.png")
+        for name in ("encoded", "half", "brighter"): CHANGES[name](image).save(place/f"{i} {name}.jpg")
+    own, (message,) = load_own(tmp_path/"photos", tmp_path, 64)
+    assert sum(sizes(own)) == 72 and int(message.split()[0]) > 20 and "are near copies" in message
+
+
+def test_class_without_test_images(tmp_path):
+    "A11: folders of 20, 20 and 2 images."
+    for k, (label, n) in enumerate((("cat", 20), ("dog", 20), ("owl", 2))):
+        for i in range(n): grey_photo(tmp_path/"photos"/label/f"{i}.png", 100 * k + i)
+    own, (message,) = load_own(tmp_path/"photos", tmp_path)
+    assert own.notes == ("folder:photos@42 has no test images of 'owl'",)
+    remedy = "add images (of fewer than 3 none is kept for testing), or remove the class"
+    assert message == f"{own.notes[0]}: accuracies leave them out; {remedy}"
+    assert set(own.test.labels.tolist()) == {0, 1} and torch.bincount(own.train.labels).tolist() == [13, 13, 2]
+
+
+def test_loose_photos(tmp_path):
+    "Photos beside the folders of classes, also in train and test, are told; hidden ones aren't."
+    two_classes(tmp_path/"photos"/"train")
+    two_classes(tmp_path/"photos"/"test", n=5, first=1_000)
+    grey_photo(tmp_path/"photos"/"train"/"loose.jpg", 1)
+    (tmp_path/"photos"/"._a.jpg").write_bytes(b"resource fork")
+    _, (message,) = load_own(tmp_path/"photos", tmp_path)
+    assert message == (f"1 images in {str(tmp_path/'photos'/'train')!r} lie beside the folders and are not used, "
+                       "e.g. 'loose.jpg'")
 
 
 # Downloads

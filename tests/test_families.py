@@ -139,7 +139,11 @@ def check(model, x, y, every_input=("embedding", "in_situ")):
 def pictures(size, n=2): return torch.randn(2, n, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("name", ["vit_base_patch16_224.orig_in21k", "vit_large_patch16_224.orig_in21k", "vit_huge_patch14_224.orig_in21k", "deit_tiny_patch16_224", "vit_base_patch32_clip_quickgelu_224.openai", "vit_base_patch32_clip_224"])
+VITS = ["vit_base_patch16_224.orig_in21k", "deit_tiny_patch16_224", "vit_base_patch32_clip_quickgelu_224.openai"]
+LONG_VITS = ["vit_large_patch16_224.orig_in21k", "vit_huge_patch14_224.orig_in21k", "vit_base_patch32_clip_224"]
+
+
+@pytest.mark.parametrize("name", [*VITS, *(pytest.param(name, marks=pytest.mark.long) for name in LONG_VITS)])
 def test_vit(name):
     model = load_model(name, pretrained=False, **({} if "clip" in name else {"norm_eps": 1e-12})) # as in the paper's code
     if "huge" in name or "large" in name: model.blocks = model.blocks[:4] # their width and heads; the other blocks are alike

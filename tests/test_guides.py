@@ -11,13 +11,17 @@ import pytest
 import torch
 from PIL import Image
 
-from vit_plasticity.causes import load_study, run_rescaling
-from vit_plasticity.core import check_parameters, parse_components
+from vit_plasticity.causes import load_study, paired_effect, run_rescaling
+from vit_plasticity.core import COMPONENTS, check_parameters, parse_components
 from vit_plasticity.data import load_dataset, load_folder
 from vit_plasticity.finetune import run_finetuning
 from vit_plasticity.models import load_model
 from vit_plasticity.plasticity import run_plasticity, sample_rates, summarize_rates
+from vit_plasticity.prediction import prediction_table
+from vit_plasticity.smoothing import smoothing_effects
+from vit_plasticity.stats import select_lr
 from vit_plasticity.sweep import check_grid, find_runs, read_grid
+from vit_plasticity.tables import accuracy_table, lead_by_dataset, lead_table, read_study
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = ["README.md", "TROUBLESHOOTING.md", "CONTRIBUTING.md", "profiles/README.md", "data/README.md"]
@@ -48,8 +52,30 @@ def broken():
     load_folder("photos", 28, progress=False)
 
 
+def unreadable_kinds():
+    for i in range(20): Path(f"photos/cats/IMG_{i}.HEIC").touch()
+    for i in range(4): Path(f"photos/dogs/DSC_{i}.NEF").touch()
+    load_dataset("folder:photos", "d", progress=False)
+
+
+def near_copies():
+    for path in sorted(Path("photos").rglob("*.png")): Image.open(path).save(path.with_suffix(".jpg"), quality=90)
+    load_dataset("folder:photos", "d", progress=False)
+
+
 def unknown_parameter():
     check_parameters(["", "component: str = 'mha'\nmodel: str = 'vit_mini'\nlr: float = 0.1", "# Parameters\ncomponnent = 'fc1'\n", "check_parameters(In)"])
+
+
+def other_patches():
+    torch.save({"patch_embed.proj.weight": torch.zeros(9, 3, 8, 8)}, "w.pth")
+    load_model("vit_tiny_patch16_224", weights="w.pth")
+
+
+def other_folder():
+    Path("words").mkdir()
+    Path("words/config.json").write_text('{"model_type": "llama"}')
+    load_model("words")
 
 
 MADE = { # the line's beginning -> what leads to it
@@ -60,10 +86,14 @@ MADE = { # the line's beginning -> what leads to it
     "`dataset`: 'photos' must have at least 2 folders": lambda: (Path("photos").rename("two"), Path("one").rename("photos"), load_dataset("folder:photos", "d")),
     "`batch_size`: the protocol's 64": lambda: run_finetuning(dataset="folder:photos", out_dir="o", data_dir="d"),
     "3 of 40 images in 'photos'": broken,
+    "24 images of folder:photos@42": unreadable_kinds,
+    "… pairs of photos of folder:photos@42": near_copies,
     "`model`: vit_small_patch16_224.augreg_in21k could not": lambda: load_model("vit_small_patch16_224.augreg_in21k"),
     "`model` must be vit_mini": lambda: load_model("vit_smal_patch16_224"),
     "`model` must be a timm VisionTransformer": lambda: run_finetuning(model="resnet18", out_dir="o"),
     "`weights`: … does not fit": lambda: (torch.save({"a": torch.zeros(1)}, "w.pth"), load_model("vit_tiny_patch16_224", weights="w.pth")),
+    "`weights`: w.pth has patches": other_patches,
+    "`model`: 'words': llama is not covered": other_folder,
     "the loss is": lambda: run_finetuning(lr=1e6, steps=10, out_dir="o"),
     "`device` must be": lambda: run_finetuning(device="cuda", out_dir="o"),
     "`source` is not given": lambda: run_plasticity(dataset="folder:photos", model="vit_tiny_patch16_224", pretrained=False, img_size=32, n_pairs=2, out_dir="o", progress=False),
@@ -125,6 +155,68 @@ def test_readme_tells_what_was_measured():
     shown = next("".join(output["data"]["text/html"]) for cell in cells for output in cell.get("outputs", []) if "at_edge" in "".join(output.get("data", {}).get("text/html", "")))
     assert len(lines := re.findall(r"^\d +(\w+) +([\d.]+) +(False|True) +([\d.]+) +([\d.]+) +(\d+)$", text, re.M)) == 4
     for line in lines: assert all(f"<td>{value}</td>" in shown for value in line), line
+
+
+def points(table, *keys): # effect and interval, as README writes them
+    values = 100 * table.loc[keys, ["mean_difference", "ci_low", "ci_high"]].astype(float)
+    return "{:.1f} [{:.1f}, {:.1f}]".format(*values)
+
+
+def test_readme_tells_how_firm_attention_s_lead_is():
+    "C1: README's table of leads, and where the lead over FC1 comes from, are those of the committed rows."
+    text, study = (ROOT/"README.md").read_text(), read_study(ROOT/"outputs/mini_replication")
+    table = lead_table(study).set_index(["way", "configuration"])
+    rows = {
+        "by validation, one for all seeds": "rate by validation, one for all seeds",
+        "by validation, each seed's own": "rate by validation, each seed's own",
+        "by test accuracy": "rate by test accuracy",
+        "as the first, the six kinds of tasks as units": "kinds of tasks as units",
+    }
+    for row, way in rows.items():
+        cells = [f"{points(table, way, name)}, p {table.p_value[way, name]:.3f}" for name in COMPONENTS[1:]]
+        assert f"| {row} | {' | '.join(cells)} |".replace("-", "\N{MINUS SIGN}").replace("p 0.", "p .") in text, row
+    leads = lead_by_dataset(accuracy_table(study))
+    assert list(leads.dataset[:3]) == ["mini/typefaces", "mini/scripts", "mini/digits"]
+    assert list(leads.mha_edge[:3]) == ["highest", "highest", ""]
+    assert f"Typefaces, scripts and digits make {100 * leads.share[:3].sum():.0f} % of its lead over FC1" in text
+    assert "on two of these its best rate is the highest of the grid" in text
+
+
+def test_readme_s_headlines_are_those_of_the_rows():
+    "C2, C3, C4, C6: sizes, gradients, choices and smoothing."
+    text = (ROOT/"README.md").read_text()
+    studies = ("budgets", "mechanism", "prediction", "smoothing")
+    rows = {study: pd.read_parquet(ROOT/f"outputs/{study}/vit_mini/rows.parquet") for study in studies}
+    best = select_lr(rows["budgets"].drop(columns="component").rename(columns={"part": "configuration"}))
+    means = 100 * best.groupby(["configuration", "dataset"]).test_accuracy.mean().unstack()
+    small = means.mean(axis=1)[["ln1", "ln2", "mha entries:128", "fc1 entries:128", "fc2 entries:128"]]
+    assert small.idxmax() == "ln1"
+    assert f"sets of 768 weights differ by up to {small.max() - small.min():.1f} points" in text
+    assert f"attention's are {small['ln1'] - small['mha entries:128']:.1f} points behind" in text
+    parts = dict(iter(best.groupby("configuration")))
+    lead = paired_effect(parts["mha"], parts["fc1"])
+    values = [100 * lead[name] for name in ("effect", "ci_low", "ci_high")]
+    assert "leads FC1 by {:.2f} [{:.1f}, {:.1f}]".format(*values) in text
+    level = paired_effect(parts["last 1"], parts["ln1"])
+    assert level["ci_low"] < 0 < level["ci_high"] and "is level with LN1" in text
+    sizes = best.groupby("configuration").component_parameters.first()
+    assert round(sizes["last 1"] / sizes["ln1"]) == 65
+    noise = means.loc[[*COMPONENTS, "head"], "mini/gaussian_noise"]
+    assert f"within {noise.max() - noise['head']:.1f} points of the best part" in text
+    norms = rows["mechanism"].groupby(["dataset", "step", "component"]).grad_norm.mean().unstack()
+    ratios = norms.fc1 / norms.ln1
+    assert f"FC1's norm is {ratios.min():.1f} to {ratios.max():.1f} times LN1's, with 130 times the weights" in text
+    regrets = prediction_table(rows["prediction"]).set_index(["part", "criterion"]).regret
+    assert f"always taking it costs {100 * regrets['replication', 'always mha']:.2f} points" in text
+    assert f"plasticity in situ names FC1, which costs {100 * regrets['replication', 'in_situ']:.2f} [" in text
+    for name in ("embedding", "relative"): assert regrets["replication", name] == regrets["replication", "always mha"]
+    choices = ("always mha", "embedding", "in_situ", "relative", "random", "trial")
+    costs = [f"{100 * regrets['models', name]:.1f}" for name in choices]
+    [row] = re.findall(r"\| Always MHA \|.*\n.*\n\| (.*) \|", text)
+    assert [cell.split(" [")[0] for cell in row.split(" | ")] == costs
+    attacked = [name for name in rows["smoothing"] if re.match("accuracy_(fgsm|pgd|autoattack)", name)]
+    effects = smoothing_effects(rows["smoothing"], attacked).query("start == 'pretrained'")
+    assert f"(intervals of up to ±{50 * (effects.ci_high - effects.ci_low).max():.0f} points)" in text
 
 
 def test_the_first_study_of_a_cluster(tmp_path, monkeypatch):

@@ -8,15 +8,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 
 import nbformat
 import pytest
+from notebooks import ROOT, with_parameters
 
 from vit_plasticity.results import read_runs
 from vit_plasticity.tables import accuracy_table, read_study
 
-ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}, "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False}} # every cell is in the page, and nothing is asked of the network
 SHORTER = {"finetune": {"steps": 30}, "plasticity": {}, "explore": {}}
 
@@ -106,17 +105,6 @@ const {chromium} = require('playwright-core');
   console.log(JSON.stringify(told));
 })();
 """
-
-
-def with_parameters(path, **values): # a notebook's text, with other defaults
-    notebook = json.loads(path.read_text(encoding="utf-8"))
-    cell = next(cell for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", []))
-    for name, value in values.items():
-        cell["source"], found = re.subn(rf"(?m)^({name}: .*? = )[^#\n]*", lambda match: f"{match[1]}{value!r} ", "".join(cell["source"]))
-        assert found == 1, f"no parameter {name}"
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code": cell |= {"outputs": [], "execution_count": None}
-    return json.dumps(notebook)
 
 
 @pytest.fixture(scope="module")

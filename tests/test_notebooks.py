@@ -1,85 +1,145 @@
-"Every notebook runs: one test each. Those that rebuild shipped files or take an hour run by hand; they say how."
-import json
-import math
+"Every notebook runs, as the command `nbdev_test` runs it; cells that it leaves out run small."
+import os
 import re
-from pathlib import Path
+import subprocess
+import sys
 
 import matplotlib.pyplot as plt
 import nbdev.test
+import nbformat
+import numpy as np
 import pandas as pd
 import pytest
 from nbdev.config import get_config
+from nbdev.doclinks import nbglob
+from notebooks import NOTEBOOKS, ROOT, SHORTER, SMALL, cells_of, copy_notebook, images_in, is_slow
 
-from vit_plasticity import causes, mechanism, prediction, robustness, smoothing
-from vit_plasticity.core import COMPONENTS
+from vit_plasticity import data, mini
+from vit_plasticity.core import ASSETS, manifest
+from vit_plasticity.results import read_runs
+from vit_plasticity.stats import mean_over_seeds, select_lr
 
-ROOT = Path(__file__).resolve().parent.parent
-BY_HAND = {"pretrain_mini", "build_mini", "mini_benchmark"}
-STUDIES = {"rescaling": ("rescaling", "families"), "matched_budget": ("budgets",), "mechanism": ("mechanism", "smoothness"), "prediction": ("prediction",), "robustness": ("smoothing", "courses")} # notebooks that show rows which take an hour: here, made by hand
-DEFAULT = 'out_dir: "str or None" = None' # as experiments declare it
-SHORTER = {"finetune_grid": {"steps": 6, "seeds": "0,42"}, "finetune": {"steps": 30}, "loss_landscape": {"resolution": 5, "steps": 10}, "scale": {"n_pairs": 12}, "your_images": {"steps": 10, "lrs": "0.06,0.2"}} # other parameters than the defaults, which take up to two minutes
-NOTEBOOKS = [path for path in sorted((ROOT/"nbs").rglob("*.ipynb")) if path.stem not in BY_HAND and ".ipynb_checkpoints" not in path.parts]
-
-
-def test_there_are_notebooks():
-    assert {"00_core", "06_finetune", "finetune", "plasticity", "index"} <= {path.stem for path in NOTEBOOKS}
+SLOW = [path for path in NOTEBOOKS if is_slow(path)]
+EXPERIMENTS = [path for path in NOTEBOOKS if path.parent.name == "nbs"]
 
 
-def made_prediction():
-    tasks = [("models", model, model, dataset) for model in ("vit_mini", "steps:300", "width:32") for dataset in "abc"]
-    rows = pd.DataFrame([labels | arguments for labels, arguments in prediction.prediction_variants(tasks)]).rename(columns={"component": "configuration"})
-    accuracy = rows[rows.kind == "accuracy"].assign(criterion="", val_accuracy=lambda table: 0.8 - (table.lr - 0.2).abs())
-    accuracy["value"] = 0.9 - 0.01 * accuracy.groupby(["model", "dataset", "lr", "seed"]).cumcount() - 0.001 * (accuracy.index % 7)
-    criteria = pd.concat([rows[rows.kind == "criterion"].assign(criterion=name, value=lambda table: 10.0 * (table.configuration.isin(["mha", "fc1", "fc2"])) + place * (table.index % 5) + 1) for place, name in enumerate(("parameters", "embedding", "trial"))])
-    made = pd.concat([accuracy, criteria], ignore_index=True)
-    return made.assign(part=made.part.where(made.model != "vit_mini", "replication"), run=[f"{i:016x}" for i in made.index], commit="c", started="2026-01-01T00:00:00+00:00", wall_time_s=1.0, diverged=False)[prediction.COLUMNS]
+def run(path, capsys, flags=()):
+    "What the command does with a notebook, in this process."
+    passed, _ = nbdev.test.test_nb(path, skip_flags=get_config().tst_flags.split(), force_flags=flags)
+    plt.close("all")
+    assert passed, capsys.readouterr().err
 
 
-def made_mechanism(study): # losses and measures that fall along training; plasticity and sensitivity of two blocks
-    cells = [{"dataset": dataset, "component": component, "parameters": 10 ** (5 - i)} for dataset in "ab" for i, component in enumerate(COMPONENTS)]
-    if study == "smoothness": return pd.DataFrame([cell | {"layer": layer, "embedding": math.log(cell["parameters"]) + layer, "in_situ": 2.0 + layer + 1 / math.log(cell["parameters"]), "sensitivity": cell["parameters"] ** 0.25 * (1 + layer)} for cell in cells for layer in (0, 1)])
-    runs = [cell | {"seed": seed, "run": f"{i:015x}{seed}", "diverged": False} for i, cell in enumerate(cells) for seed in (0, 1)]
-    return pd.DataFrame([run | {"step": step, "loss": math.exp(-step / 60), "iterations": 5, "residual": 0.01} | {name: run["parameters"] ** 0.5 * math.exp(-step / 60) * (1 + 0.01 * run["seed"]) for name in mechanism.MEASURES} for run in runs for step in (0, 60, 120)])
+@pytest.fixture
+def in_test(monkeypatch):
+    "As nbdev sets it; undone afterwards, since commands of nbdev do nothing where it is set."
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("IN_TEST", "1")
 
 
-def made_smoothing(study): # constants that fall and accuracies that rise with the strength
-    runs = [labels | {"dataset": "a", "seed": run["seed"], "run": f"{i:016x}", "diverged": False} for i, (labels, run) in enumerate(smoothing.smoothing_calls())]
-    for i, run in enumerate(runs): run["size"] = 1 + (i // 3) % 12 + 0.01 * run["seed"]
-    if study == "courses": return pd.DataFrame([run | {"step": step, "layer": layer, "g1_median": 0.1, "near_even": 0.5, "near_one_hot": 0.0, "sink": 0.05 + 0.01 * layer, "similarity": 0.2, "lipschitz": layer + run["size"]} | {bound: 10.0 for bound in robustness.SMOOTHNESS_BOUNDS} for run in runs for step in (0, 60) for layer in (0, 1)])
-    accuracies = {name: lambda rows, place=place: 0.9 - 0.01 * place + 0.001 * rows["size"] for place, name in enumerate(("test_accuracy", "then_accuracy", "accuracy_clean", "accuracy_fgsm_8", "accuracy_pgd_8", "accuracy_autoattack_8"))}
-    return pd.DataFrame(runs).assign(network=lambda rows: 20 / rows["size"], attention=lambda rows: 10 / rows["size"], mha_plasticity=2.0, masked=0.0, **accuracies)
-
-
-def made_rows(study):
-    if study == "prediction": return made_prediction()
-    if study in ("smoothing", "courses"): return made_smoothing(study)
-    if study in ("mechanism", "smoothness"): return made_mechanism(study)
-    one = [{"dataset": dataset, "lr": lr, "seed": seed} for dataset in "ab" for lr in (0.1, 0.2, 0.3) for seed in (0, 1)]
-    variants = {"rescaling": lambda: causes.rescaling_variants({"a": 3.0, "b": 4.0}, [0.125, 1.0, 8.0], [0.1, 0.2, 0.3], [0, 1]),
-                "families": lambda: [({"family": norm, "name": name}, run | {"component": name}) for norm, (reader, _) in causes.FAMILIES.items() for name in (norm, reader) for run in one],
-                "budgets": lambda: [({"part": part}, run | arguments) for part, arguments in causes.budget_parts(64, 6) for run in one]}[study]()
-    rows = pd.DataFrame([labels | {name: arguments[name] for name in ("dataset", "component", "lr", "seed")} for labels, arguments in variants])
-    accuracy = 0.8 - (rows.lr - 0.2).abs() + 0.001 * (rows.index % 7)
-    return rows.assign(val_accuracy=accuracy, test_accuracy=accuracy, component_parameters=100 + rows.index // 12, activations_bytes=2**20 + rows.index // 12, relative_time=0.5, source_accuracy_before=0.9, source_accuracy=0.8, run=[f"{i:016x}" for i in rows.index])
+def test_nothing_is_left_out(monkeypatch):
+    "These are the notebooks that the command finds and that git knows; only cells marked `slow` are left out."
+    monkeypatch.chdir(ROOT)
+    command = ["git", "ls-files", "-co", "--exclude-standard", "nbs/*.ipynb"]
+    known = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    existing = {(ROOT/name).resolve() for name in known if (ROOT/name).exists()}
+    assert {path.resolve() for path in nbglob(as_path=True)} == existing == set(NOTEBOOKS) and len(NOTEBOOKS) > 35
+    assert not list((ROOT/"nbs").rglob(".notest")) and get_config().tst_flags == "slow"
+    for path in NOTEBOOKS:
+        text = "\n".join(cells_of(path))
+        assert not re.search(r"^#\| *eval: *false", text, re.M) and "skip_exec" not in path.read_text(encoding="utf-8"), path
+    assert {path.stem for path in SLOW} == SMALL.keys()
+    for path in SLOW: assert "`nbdev_test --flags slow --path" in cells_of(path, "markdown")[0], path
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook(path, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("IN_TEST", "1") # as nbdev sets it; undone afterwards, since commands of nbdev do nothing where it is set
-    if path.parent.name == "nbs": # an experiment: run anew, in a copy that stores elsewhere
-        notebook = json.loads(path.read_text(encoding="utf-8"))
-        cells = [cell for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", [])]
-        for cell in cells: cell["source"] = [line.replace(DEFAULT, f'out_dir: "str or None" = {str(tmp_path)!r}') for line in cell["source"]]
-        assert str(tmp_path) in str(cells) or "out_dir" not in str(cells), "the default of out_dir was not found"
-        for name, value in SHORTER.get(path.stem, {}).items():
-            cells[0]["source"], found = re.subn(rf"(?m)^({name}: .*? = )[^#\n]*", rf"\g<1>{value!r} ", "".join(cells[0]["source"]))
-            assert found == 1, f"no parameter {name}"
-        for study in STUDIES.get(path.stem, ()):
-            (tmp_path/study/"vit_mini").mkdir(parents=True)
-            made_rows(study).to_parquet(tmp_path/study/"vit_mini/rows.parquet")
-        path = tmp_path/path.name
-        path.write_text(json.dumps(notebook), encoding="utf-8")
-    passed, _ = nbdev.test.test_nb(path, skip_flags=get_config().tst_flags.split()) # what the command nbdev_test does, in this process
-    plt.close("all")
-    assert passed, capsys.readouterr().err
+def test_notebook(path, tmp_path, capsys, in_test):
+    "An experiment in a copy that stores elsewhere."
+    if path in EXPERIMENTS and path.stem != "index": path = copy_notebook(path, tmp_path, **SHORTER.get(path.stem, {}))
+    run(path, capsys)
+
+
+@pytest.fixture
+def downloads(monkeypatch):
+    "Shipped arrays in the place of what is downloaded, drawn or corrupted."
+    shipped = {name: dict(np.load(ASSETS/entry["file"])) for name, entry in manifest("data").items()}
+    classes = data.load_dataset("mini/fashion").classes
+    monkeypatch.setattr(data, "_fashion_mnist", lambda folder: (shipped["mini/fashion"], classes))
+    monkeypatch.setattr(mini, "build_corrupted", lambda fashion, kind: shipped[f"mini/{kind}"])
+    monkeypatch.setattr(mini, "build_emoji", lambda folder, style: shipped[f"mini/{style}"])
+    for name in ("letters", "scripts", "typefaces"):
+        monkeypatch.setattr(mini, f"build_{name}", lambda folder, name=name: shipped[f"mini/{name}"])
+
+
+@pytest.mark.parametrize("path", SLOW, ids=lambda path: path.stem)
+def test_slow_cells(path, tmp_path, capsys, in_test, downloads):
+    "B: all cells, with few tasks, steps and images."
+    run(copy_notebook(path, tmp_path, **SMALL[path.stem]), capsys, ["slow"])
+    written = {file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*") if file.is_file()}
+    if path.stem == "mini_benchmark":
+        assert {f"mini_benchmark/{name}" for name in ("learning_rates.csv", "sanity.csv", "sanity.png")} <= written
+        table = pd.read_csv(tmp_path/"mini_benchmark/sanity.csv").set_index("dataset")
+        runs = read_runs("finetune", "summary", tmp_path)
+        chosen = runs[(runs.dataset == "mini/noto") & (runs.component == "all") & runs.pretrained & runs.seed.isin([0, 42, 1])]
+        assert table.full["mini/noto"] == pytest.approx(chosen.test_accuracy.mean()) and table.full_n.tolist() == [3, 2]
+    if path.stem == "pretrain_mini": assert "vit_mini_seed0.safetensors" in written
+    if path.stem == "build_mini": assert {f"mini/{entry['file']}" for entry in manifest("data").values()} <= written
+
+
+def test_mini_benchmark_shows_its_rows():
+    "B: the committed tables are those shown, and agree with the study's rows of the same runs."
+    folder, notebook = ROOT/"outputs/mini_benchmark", nbformat.read(ROOT/"nbs/mini_benchmark.ipynb", as_version=4)
+    rates, sanity = pd.read_csv(folder/"learning_rates.csv", index_col=[0, 1]), pd.read_csv(folder/"sanity.csv")
+    outputs = [output.data["text/html"] for cell in notebook.cells for output in cell.get("outputs", []) if "text/html" in output.get("data", {})]
+    shown = [re.findall(r"<td[^>]*>([^<]*)</td>", output) for output in outputs]
+    assert shown[0] == [f"{value:.3f}" for value in rates.to_numpy().ravel()]
+    numbers = [float(text) for text in shown[1] if not text.startswith("mini/")]
+    np.testing.assert_allclose(numbers, sanity.drop(columns="dataset").to_numpy(float).ravel(), atol=5.1e-4)
+    rows = pd.read_parquet(ROOT/"outputs/mini_replication/finetune.parquet")
+    rows = rows[(rows.configuration == "all") & (rows.optimizer == "sgd")]
+    means, sanity = mean_over_seeds(select_lr(rows)).set_index("dataset"), sanity.set_index("dataset")
+    # The other two have twelve seeds here, and three in the study.
+    alike = sanity[sanity.full_n == 3]
+    assert len(alike) == 9
+    np.testing.assert_allclose(alike[["full", "full_low", "full_high"]], means.loc[alike.index, ["mean", "ci_low", "ci_high"]], rtol=1e-9)
+    probes = pd.read_parquet(ROOT/"outputs/mini_replication/probes.parquet").set_index("dataset").accuracy
+    np.testing.assert_allclose(sanity.probe, probes.loc[sanity.index], rtol=1e-9)
+
+
+def figures(path, folder, monkeypatch):
+    "Images of the notebook as papermill executes it, with a variable that hides figures in scripts."
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    copy = copy_notebook(path, folder, **SHORTER.get(path.stem, {}), **SMALL.get(path.stem, {}))
+    command = [sys.executable, ROOT/"scripts/execute.py", "--no-progress-bar", copy, folder/"executed.ipynb"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return images_in(folder/"executed.ipynb")
+
+
+def test_figures_whatever_mplbackend(tmp_path, monkeypatch):
+    "A15: what is executed holds as many images as what is committed. test_papermill.py checks it of finetune and plasticity."
+    path = ROOT/"nbs/explore.ipynb"
+    assert figures(path, tmp_path, monkeypatch) == images_in(path) == 5
+
+
+OTHERS = [path for path in EXPERIMENTS if images_in(path) and path.stem != "explore"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", OTHERS, ids=lambda path: path.stem)
+def test_figures_of_other_notebooks(path, tmp_path, monkeypatch):
+    "A15, of all others."
+    assert figures(path, tmp_path, monkeypatch) == images_in(path)
+
+
+@pytest.mark.long
+def test_nbdev_test_in_a_fresh_clone(tmp_path):
+    "B: the bare command, without network; it leaves what git knows as it was."
+    subprocess.run(["git", "clone", "--quiet", "--no-local", ROOT, tmp_path/"clone"], check=True)
+    command = ["nbdev_test", "--n_workers", "1", "--do_print"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path/"clone")}
+    done = subprocess.run(command, cwd=tmp_path/"clone", capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("- Completed") == len(NOTEBOOKS) and "Success." in done.stdout
+    changed = subprocess.run(["git", "status", "--porcelain"], cwd=tmp_path/"clone", capture_output=True, text=True)
+    assert changed.stdout == "", changed.stdout

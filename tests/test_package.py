@@ -41,16 +41,34 @@ def test_whole_and_small(built):
     assert {"settings.ini", "LICENSE", "nbs/plasticity.ipynb", "nbs/api/05_plasticity.ipynb", "config/mini.yaml", "outputs/mini_replication/finetune.parquet"} <= named
 
 
+def install(built, tmp_path):
+    "Put the wheel into `lib`, beside a working folder."
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", tmp_path/"lib", built[0]]
+    subprocess.run(command, check=True)
+    (tmp_path/"work").mkdir()
+
+
+def run_elsewhere(tmp_path, *command):
+    environment = os.environ | {"PYTHONPATH": str(tmp_path/"lib")}
+    return subprocess.run([sys.executable, *map(str, command)], cwd=tmp_path/"work", env=environment, capture_output=True, text=True)
+
+
 def test_installed_it_works_elsewhere(built, tmp_path):
     "With the requirements of this environment, from a folder of its own: the package, its command, and the advice."
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path/"lib"), str(built[0])], check=True)
-    (tmp_path/"work").mkdir()
-    environment = os.environ | {"PYTHONPATH": str(tmp_path/"lib")}
-    run = lambda *command: subprocess.run([sys.executable, *map(str, command)], cwd=tmp_path/"work", env=environment, capture_output=True, text=True)
-    where = run("-c", "import vit_plasticity; from vit_plasticity.core import clone_root; print(vit_plasticity.__version__, vit_plasticity.__file__, clone_root())")
+    install(built, tmp_path)
+    where = run_elsewhere(tmp_path, "-c", "import vit_plasticity; from vit_plasticity.core import clone_root; print(vit_plasticity.__version__, vit_plasticity.__file__, clone_root())")
     assert where.stdout.split() == [__version__, str(tmp_path/"lib/vit_plasticity/__init__.py"), "None"], where
     shutil.copy(ROOT/"nbs/plasticity.ipynb", tmp_path/"work")
-    done = run("-m", "papermill", "plasticity.ipynb", "out.ipynb", "-p", "n_pairs", 4)
+    done = run_elsewhere(tmp_path, "-m", "papermill", "plasticity.ipynb", "out.ipynb", "-p", "n_pairs", 4)
     assert done.returncode == 0, done.stderr
     assert "**What to try.**" in (tmp_path/"work/out.ipynb").read_text()
     assert read_runs("plasticity", "rates", tmp_path/"work/outputs").pair.nunique() == 4
+
+
+def test_demo(built, tmp_path):
+    "B: scripts/demo.py, with the package as it is installed, in a folder of its own."
+    install(built, tmp_path)
+    done = run_elsewhere(tmp_path, ROOT/"scripts/demo.py", "ln1")
+    assert done.returncode == 0, done.stderr
+    assert "finetuning ln1: 768 parameters of the component" in done.stdout and "Figure: outputs/demo.png" in done.stdout
+    assert (tmp_path/"work/outputs/demo.png").stat().st_size > 10_000

@@ -1,29 +1,30 @@
 "The main job from end to end: papermill runs the experiment notebooks, from anywhere, with the parameters it was given or not at all."
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from notebooks import ROOT, images_in
 from PIL import Image
 
 from vit_plasticity.finetune import run_finetuning
 from vit_plasticity.plasticity import run_plasticity
 from vit_plasticity.results import read_runs
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 def papermill(notebook, folder, *parameters, cwd=ROOT, check=True):
-    "Run a notebook with few steps; return the finished process."
+    "Run a notebook with few steps; return the finished process. A15: it shows as many figures as the committed one, though MPLBACKEND is agg."
     command = ["papermill", str(ROOT/"nbs"/f"{notebook}.ipynb"), str(folder/f"{notebook}_out.ipynb"), "-p", "out_dir", str(folder/"runs"), *map(str, parameters)]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     assert not check or done.returncode == 0, done.stderr
+    assert os.environ["MPLBACKEND"] == "agg"
+    if done.returncode == 0: assert images_in(folder/f"{notebook}_out.ipynb") == images_in(ROOT/"nbs"/f"{notebook}.ipynb") > 0
     return done
 
 

@@ -1,5 +1,5 @@
 """A study on a real Slurm of one node, through profiles/slurm: one job fails on purpose, one is killed on the node, and the next call finishes what can be finished.
-Starting Slurm's daemons needs root and is asked for: `SLURM_TEST=1 pytest tests/test_slurm.py` (Debian: apt-get install slurm-wlm munge)."""
+Starting Slurm's daemons needs root and is asked for: `SLURM_TEST=1 pytest -m long tests/test_slurm.py` (Debian: apt-get install slurm-wlm munge)."""
 import os
 import shutil
 import socket
@@ -27,7 +27,7 @@ def why_not():
     if CONF.exists() and MARK not in CONF.read_text(): return "this machine belongs to a cluster already"
 
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=str(why_not()))
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(why_not()), reason=str(why_not()))]
 
 
 @pytest.fixture(scope="module")

@@ -485,6 +485,15 @@ def _layernorm_rows(norm: nn.LayerNorm, kinds, tokens: Tensor | None) -> dict[st
     weight = torch.ones(norm.normalized_shape, dtype=torch.float64) if norm.weight is None else norm.weight.detach().double()
     return {kind: layernorm_bound(weight, sigma, norm.eps, "dunkl_williams" if kind == "best" else kind) for kind in kinds}
 
+def _check_kinds(kinds) -> list[str] | None: # one, several, or None
+    if kinds is None: return None
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    known = dict.fromkeys(kind for names in COMPONENT_KINDS.values() for kind in names)
+    if not isinstance(kinds, (list, tuple, set, frozenset)) or not kinds:
+        raise ValueError(f"`kinds` must be None or at least one of {', '.join(known)}; got {kinds!r}")
+    for kind in kinds: check_choice("kinds", kind, known)
+    return list(kinds)
+
 def _wanted_kinds(kinds, component: str, tokens: bool) -> list[str]: # of one component: those asked for, or all that can be computed
     wanted = [kind for kind in COMPONENT_KINDS[component] if (kind != "local_covariance" if kinds is None else kind in kinds)]
     return [kind for kind in wanted if tokens or kind not in NEEDS_TOKENS]
@@ -503,13 +512,13 @@ def component_bounds(
     The set of `global` and `best` is all sequences of tokens no longer than the radius. prop4 takes the printed radius of an embedding of `energy`, without class token; in situ, the largest norm of the images' sequences."""
     maps = _check_model(model)
     check_choice("inputs", inputs, ("embedding", "in_situ"))
-    kinds = [kinds] if isinstance(kinds, str) else kinds
+    kinds = _check_kinds(kinds)
     if isinstance(radius, str): check_choice("radius", radius, ("max", "rms"), "a number, max or rms")
     elif radius is not None: check_number("radius", radius, above=0)
     if n_tokens is not None: check_number("n_tokens", n_tokens, minimum=1, integer=True)
     if energy is not None: check_number("energy", energy, above=0)
     if energy is not None and inputs == "in_situ": raise ValueError("`energy` must be left out in situ: it is about the embedding; give `images` or `radius`")
-    for kind in kinds or (): check_choice("kinds", kind, dict.fromkeys(kind for known in COMPONENT_KINDS.values() for kind in known))
+
     if radius == "rms":
         kinds = kinds or ["prop1", "prop2", "prop3", "prop4"]
         if invalid := [kind for kind in kinds if kind not in ("prop1", "prop2", "prop3", "prop4")]: raise ValueError(f"`kinds` must be among prop1, prop2, prop3 and prop4 for the radius 'rms', which bounds nothing; got {invalid[0]!r}; use 'max'")
@@ -603,6 +612,8 @@ def local_growth(
     check_number("draws", draws, minimum=1, integer=True)
     if pool.ndim != 2: raise ValueError(f"`pool` must have shape (many, dim); got {tuple(pool.shape)}")
     check_number("head", head, minimum=0, maximum=len(heads.query) - 1, integer=True)
+    if not isinstance(lengths, (list, tuple)) or not lengths:
+        raise ValueError(f"`lengths` must be a tuple of numbers of tokens, at least one; got {lengths!r}")
     for length in lengths: check_number("lengths", length, minimum=3, maximum=len(pool), integer=True)
     single, generator, rows = _one_head(heads, head), torch.Generator().manual_seed(check_seed(seed)), []
     pool, local = _check_tokens(heads, pool), lambda x: local_lipschitz(lambda x: attend(single, x, merge=False)[0], x, 1e-2, 200, restarts=1, seed=seed).value
@@ -660,4 +671,4 @@ def run_bounds(
         pool = _component_tokens(network, pool_images, inputs)[0]["mha"].flatten(0, 1)
         return {"bounds": component_bounds(network, images, inputs=inputs), "intervals": component_intervals(network, images, inputs, seed=seed),
                 "heads": head_tightness(network, images, inputs), "growth": local_growth(attention_heads(network.blocks[0].attn), pool, seed=seed)}
-    return stored_run("bounds", parameters, compute, out_dir)
+    return stored_run("bounds", parameters, compute, out_dir, network.notes)

@@ -6,7 +6,8 @@
 __all__ = ['TRANSFORMS', 'TOLD', 'ARMS', 'EQUAL', 'FAMILIES', 'INNER', 'gradient_criteria', 'measure_criteria',
            'invariance_table', 'check_variants', 'run_variants', 'save_rows', 'read_rows', 'paired_effect', 'judge',
            'equal_plasticity', 'rescaling_variants', 'run_rescaling', 'rescaling_effects', 'edge', 'search_rates',
-           'run_families', 'family_effects', 'part_costs', 'budget_parts', 'run_budgets', 'budget_curve', 'load_study']
+           'run_families', 'family_effects', 'part_costs', 'budget_parts', 'run_budgets', 'budget_curve', 'budget_rule',
+           'equal_parts', 'load_study']
 
 # %% ../nbs/api/13_causes.ipynb #c03774bbb
 import copy, inspect, json, math, time
@@ -202,17 +203,27 @@ def paired_effect(
     second: pd.DataFrame, # the same data sets and seeds
     value: str = "test_accuracy", # what to compare
     confidence: float = 0.95, # of the interval
+    variances: str = "pooled", # between seeds: one for all data sets, or each data set's own (Welch)
 ) -> dict: # effect (first minus second, mean over data sets), ci_low, ci_high, n (pairs), datasets
     "A paired difference with an interval over seeds, data sets fixed."
     check_number("confidence", confidence, above=0, maximum=0.9999)
+    check_choice("variances", variances, ("pooled", "own"))
     a, b = (frame.set_index(["dataset", "seed"])[value] for frame in (first, second))
     if a.index.has_duplicates or set(a.index) != set(b.index): raise ValueError("`first` and `second` must hold the same data sets and seeds, each pair once")
     if not np.isfinite(a).all() or not np.isfinite(b).all(): raise ValueError(f"`first` and `second` must have a finite {value} in each row; {int((~np.isfinite(a)).sum())} and {int((~np.isfinite(b)).sum())} have none")
     difference = a - b
     by = difference.groupby("dataset")
-    means, counts, free = by.mean(), by.size(), len(difference) - by.ngroups
-    variance = ((difference - difference.index.get_level_values("dataset").map(means).to_numpy())**2).sum() / free if free else math.nan
-    half = distributions.t.ppf((1 + confidence) / 2, free) * math.sqrt(variance * (1 / counts).sum()) / len(means) if free else math.nan
+    means, counts = by.mean(), by.size()
+    if variances == "pooled":
+        free = len(difference) - len(means)
+        centred = difference - difference.index.get_level_values("dataset").map(means).to_numpy()
+        # The squared standard error of the sum of the means.
+        error = (centred**2).sum() / free * (1 / counts).sum() if free else math.nan
+    else:
+        own = by.var() / counts
+        error = own.sum(skipna=False)
+        free = error**2 / (own**2 / (counts - 1)).sum() if error > 0 else 1
+    half = distributions.t.ppf((1 + confidence) / 2, max(free, 1)) * math.sqrt(error) / len(means)
     return {"effect": means.mean(), "ci_low": means.mean() - half, "ci_high": means.mean() + half, "n": len(difference), "datasets": len(means)}
 
 def judge(
@@ -435,19 +446,69 @@ def run_budgets(
     return search_rates(cells, lrs, seeds, processes=processes, model=model, source=source, **options).merge(costs, on="part")
 
 # %% ../nbs/api/13_causes.ipynb #c41a2cc43
+def _best_parts(rows: pd.DataFrame) -> dict[str, pd.DataFrame]: # part -> its rows at its best rates
+    return {part: select_lr(frame.assign(configuration=part)) for part, frame in rows.groupby("part", sort=False)}
+
+def _lead(first: pd.DataFrame, second: pd.DataFrame) -> dict: # with both intervals
+    welch = paired_effect(first, second, variances="own")
+    pooled = paired_effect(first, second)
+    return {"lead": pooled["effect"], "ci_low": pooled["ci_low"], "ci_high": pooled["ci_high"],
+            "welch_low": welch["ci_low"], "welch_high": welch["ci_high"], "n": pooled["n"]}
+
 def budget_curve(
     rows: pd.DataFrame, # see `run_budgets`
-) -> pd.DataFrame: # part, component, numbers (trained, head and final norm apart), accuracy (mean over data sets and seeds at the best rates), lead over LN1 with ci_low, ci_high and n, at_edge (best rates that are), activations_bytes, relative_time; source_change (of accuracy on what the pretrained head classifies), source_low, source_high, where it was measured
+) -> pd.DataFrame: # a row a part, in the order of the numbers trained
     "What each part reaches at its best rates, what it costs and what it forgets, by the numbers it trains."
-    found, best = [], {part: select_lr(frame.assign(configuration=part)) for part, frame in rows.groupby("part", sort=False)}
+    # part, component, numbers (trained, head and final norm apart), accuracy (mean over data sets and seeds);
+    # lead over LN1 with ci_low, ci_high (pooled variance), welch_low, welch_high (see `paired_effect`) and n;
+    # at_edge (best rates that are), activations_bytes, relative_time; where it was measured, source_change
+    # (of accuracy on what the pretrained head classifies), source_low, source_high
+    found, best = [], _best_parts(rows)
     for part, chosen in best.items():
-        effect = paired_effect(chosen, best["ln1"])
-        found.append({"part": part, "component": "last blocks" if chosen.component.iloc[0] == INNER else chosen.component.iloc[0], "numbers": int(chosen.component_parameters.iloc[0]), "accuracy": chosen.groupby("dataset").test_accuracy.mean().mean(),
-                      "lead": effect["effect"], "ci_low": effect["ci_low"], "ci_high": effect["ci_high"], "n": effect["n"], "at_edge": int(chosen.groupby("dataset").at_edge.first().sum()), "activations_bytes": chosen.activations_bytes.iloc[0], "relative_time": chosen.relative_time.iloc[0]})
+        component, edges = chosen.component.iloc[0], chosen.groupby("dataset").at_edge.first()
+        row = {"part": part, "component": "last blocks" if component == INNER else component}
+        row["numbers"] = int(chosen.component_parameters.iloc[0])
+        row["accuracy"] = chosen.groupby("dataset").test_accuracy.mean().mean()
+        row |= _lead(chosen, best["ln1"]) | {"at_edge": int(edges.sum())}
+        row |= {name: chosen[name].iloc[0] for name in ("activations_bytes", "relative_time")}
+        found.append(row)
         if "source_accuracy" in chosen and chosen.source_accuracy.notna().all():
             lost = paired_effect(chosen, chosen.assign(source_accuracy=chosen.source_accuracy_before), "source_accuracy")
             found[-1] |= {"source_change": lost["effect"], "source_low": lost["ci_low"], "source_high": lost["ci_high"]}
     return pd.DataFrame(found).sort_values("numbers", ignore_index=True)
+
+# %% ../nbs/api/13_causes.ipynb #c01485e15
+def budget_rule(
+    curve: pd.DataFrame, # see `budget_curve`
+    margin: float = 0.01, # see `judge`
+) -> pd.DataFrame: # interval (pooled, welch); of mha, fc1 and fc2 the verdict on their smallest drawn part; outcome
+    "What the rule of the budgets says, by either interval: is the component more than its size?"
+    drawn = curve[curve.part.str.contains(" entries:")].sort_values("numbers")
+    drawn, rows = drawn.drop_duplicates("component").set_index("component"), []
+    for interval, (low, high) in {"pooled": ("ci_low", "ci_high"), "welch": ("welch_low", "welch_high")}.items():
+        verdicts = {name: judge(drawn[low][name], drawn[high][name], margin) for name in ("mha", "fc1", "fc2")}
+        if set(verdicts.values()) <= {"none", "smaller"}: outcome = "size explains the lead"
+        elif set(verdicts.values()) == {"larger"}: outcome = "beyond size, of all three"
+        elif verdicts["mha"] == "larger" and verdicts["fc2"] != "larger": outcome = "beyond size, as the paper says"
+        else: outcome = "undecided"
+        rows.append({"interval": interval} | verdicts | {"outcome": outcome})
+    return pd.DataFrame(rows)
+
+def equal_parts(
+    rows: pd.DataFrame, # see `run_budgets`
+    first: str = "mha", # the component whose lead it is
+    second: str = "fc1", # over this one
+) -> pd.DataFrame: # part, first and second (numbers trained), lead with ci_low, ci_high, welch_low, welch_high, n
+    "The lead of one component over another where the same part of both is trained."
+    best, found = _best_parts(rows), []
+    for name in (first, second): check_choice("component", name, best)
+    for part in best:
+        kind = part.removeprefix(first)
+        if part.startswith(first) and second + kind in best:
+            pair = best[part], best[second + kind]
+            counts = [int(one.component_parameters.iloc[0]) for one in pair]
+            found.append({"part": kind.strip() or "whole", "first": counts[0], "second": counts[1]} | _lead(*pair))
+    return pd.DataFrame(found).sort_values("first", ignore_index=True)
 
 # %% ../nbs/api/13_causes.ipynb #c4546627f
 def load_study(

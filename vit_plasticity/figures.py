@@ -11,15 +11,17 @@ __all__ = ['LABELS', 'COLORS', 'MARKERS', 'FORMATS', 'plot_layers', 'plot_distri
            'plot_plasticity_by_dataset', 'plot_layers_by_dataset', 'plot_rank_agreement', 'plot_memory', 'save_figure']
 
 # %% ../nbs/api/09_figures.ipynb #c03b7dbef
-import math
+import math, os, sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.backends import backend_registry
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
@@ -31,6 +33,24 @@ _PALETTE = sns.color_palette("colorblind")
 COLORS = dict(zip(CONFIGURATIONS, (*(_PALETTE[i] for i in (0, 1, 2, 4, 7)), "#7a5230", "0.2", "0.72"))) # told apart by colour-blind readers
 MARKERS = dict(zip(CONFIGURATIONS, "os^vDPXp")) # tell apart what is equally light in print
 _OTHERS = [*zip((_PALETTE[i] for i in (3, 9, 8, 6)), "<>h*")] # of what is none of these, such as a sum of components
+
+# %% ../nbs/api/09_figures.ipynb #c31e038f0
+def _hides_figures(
+    variable: str, # what MPLBACKEND says, "" for nothing
+    backend: str | None, # matplotlib's now; None: yet to be found
+) -> bool:
+    "Would a notebook's kernel show nothing, because of the variable alone?"
+    variable = variable.lower()
+    return variable in backend_registry.list_builtin() and (backend is None or backend.lower() == variable)
+
+def _show_in_kernel():
+    "Put figures below their cells, if this process is a notebook's kernel."
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    hidden = _hides_figures(os.environ.get("MPLBACKEND", ""), matplotlib.get_backend(auto_select=False))
+    if hidden and hasattr(shell, "kernel"): shell.enable_matplotlib("inline")
+
+_show_in_kernel()
 
 # %% ../nbs/api/09_figures.ipynb #c0641b5b9
 def _styles(names: Iterable) -> dict[str, dict]: # configuration -> its label, colour and marker, in order

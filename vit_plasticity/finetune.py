@@ -738,11 +738,13 @@ def run_finetuning(
     "Finetune a component as `finetune` does and store its rows; a run that is stored already is loaded, one that was stopped goes on."
     complete = functools.partial(complete_settings, protocol, dataset, **{name: value for name, value in locals().items() if name in COMPLETED})
     check_flag("pretrained", pretrained), check_number("checkpoint_every", checkpoint_every, minimum=1, integer=True), parse_rescaling(rescale)
-    device, out_dir, data = get_device(device), get_out_dir(out_dir), _load(dataset, data_dir, image_size(model, img_size), crops=complete(n_train=10**9)[0]["crop_scale"] is not None) # refused before anything is downloaded
+    device, out_dir, size = get_device(device), get_out_dir(out_dir), image_size(model, img_size, weights)
+    crops = complete(n_train=10**9)[0]["crop_scale"] is not None # refused before anything is downloaded
+    data = _load(dataset, data_dir, size, crops=crops)
     training, normalization = complete(n_train=_count(data))
     network = _load_network(model, len(data.classes), pretrained, seed, normalization, weights, img_size, head_init)
     parameters = _identity(model, network, data, device, normalization) | training | {"pretrained": pretrained, "protocol": protocol, "head_init": head_init, "img_size": img_size} | used(rescale=rescale)
-    kept, told = (None, {}) if source is None else _keeping(_load(source, data_dir, image_size(model, img_size)), _load_network(model, None, pretrained, seed, normalization, weights, img_size))
+    kept, told = (None, {}) if source is None else _keeping(_load(source, data_dir, image_size(model, img_size, weights)), _load_network(model, None, pretrained, seed, normalization, weights, img_size))
     return _finetune_stored(parameters | told, out_dir, kept, network if rescale is None else rescale_layernorm(network, **parse_rescaling(rescale)), data, **training, device=str(device), progress=progress, checkpoint_every=checkpoint_every)
 
 # %% ../nbs/api/06_finetune.ipynb #c692d62a2
@@ -766,7 +768,7 @@ def run_linear_probe(
     settings |= probe
     _check_probe(**settings)
     settings["layer"], seed = settings["layer"] if settings["layer"] is None else int(settings["layer"]), check_seed(seed)
-    data = load_dataset(dataset, data_dir, image_size(model, img_size), crops=settings["augmented"] is True)
+    data = load_dataset(dataset, data_dir, image_size(model, img_size, weights), crops=settings["augmented"] is True)
     check_classes(data)
     network = _load_network(model, None, pretrained, seed, normalization, weights, img_size).to(device)
     parameters = _identity(model, network, data, device, normalization) | settings | {"seed": seed, "pretrained": pretrained, "img_size": img_size}
@@ -794,10 +796,12 @@ def _check_grid(grid: list[dict]): # each before any is run
         for line in describe_classes(data): _say(line)
         return _count(data)
     for run in (DEFAULTS | run for run in grid):
-        check_flag("pretrained", run["pretrained"]), get_device(run["device"]), get_out_dir(run["out_dir"]), pixels(run["model"], run["img_size"])
+        check_flag("pretrained", run["pretrained"]), get_device(run["device"]), get_out_dir(run["out_dir"])
+        pixels(run["model"], run["img_size"], run["weights"])
     for arguments in grid:
         run, planned = DEFAULTS | arguments, plan_run(arguments, 10**9)
-        size, crops = pixels(run["model"], run["img_size"]), planned["crop_scale"] is not None
+        size = pixels(run["model"], run["img_size"], run["weights"])
+        crops = planned["crop_scale"] is not None
         plan_run(arguments, n_train(run["dataset"], run["data_dir"], size, crops))
     settings = [tuple((DEFAULTS | run)[name] for name in ("model", "dtype", "device")) for run in grid]
     for model, dtype, device in dict.fromkeys(settings):

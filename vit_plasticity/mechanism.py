@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MEASURES', 'SHARES', 'gradient_measures', 'largest_eigenvalue', 'sharpness', 'sensitivities', 'fixed_batch',
            'trajectory', 'run_trajectory', 'run_mechanism', 'run_smoothness', 'first_crossing', 'at_losses',
-           'order_agreement', 'sharpness_path', 'plasticity_orders', 'smoothness_correlations']
+           'order_agreement', 'norm_ratios', 'sharpness_path', 'plasticity_orders', 'smoothness_correlations']
 
 # %% ../nbs/api/14_mechanism.ipynb #c03e8fa7b
 import contextlib, functools, inspect, math
@@ -222,7 +222,7 @@ def run_trajectory(
     measured = {"every": max(1, training["steps"] // 8) if every is None else every, "n_images": n_images, "tolerance": float(tolerance), "max_iterations": max_iterations}
     network = _load_network(model, len(data.classes), True, seed, normalization, None, None)
     parameters = _identity(model, network, data, device, normalization) | training | measured | {"protocol": protocol}
-    return stored_run("trajectory", parameters, lambda: {"trajectory": trajectory(network, data, device=str(device), progress=False, **training, **measured)}, out_dir)
+    return stored_run("trajectory", parameters, lambda: {"trajectory": trajectory(network, data, device=str(device), progress=False, **training, **measured)}, out_dir, network.notes)
 
 # %% ../nbs/api/14_mechanism.ipynb #c26a40e0a
 def run_mechanism(
@@ -269,7 +269,7 @@ def run_smoothness(
         data, network = _kept(dataset, data_dir, image_size(model)), _load_network(model, None, True, 0, normalization or "own", None, None)
         parameters = _identity(model, network, data, device, normalization or "own") | {"n_images": n_images, "seed": check_seed(seed)}
         def compute(): return {"sensitivity": sensitivities(network.to(device), fixed_batch(network, data, n_images, device)[0], seed)}
-        rows = _rows([stored_run("sensitivity", parameters, compute, out_dir)], "sensitivity", None, ("dataset",))
+        rows = _rows([stored_run("sensitivity", parameters, compute, out_dir, network.notes)], "sensitivity", None, ("dataset",))
         for inputs in ("embedding", "in_situ"):
             rates = run_plasticity(model, dataset, source, inputs, n_pairs, seed, str(device), data_dir, out_dir, normalization=normalization, progress=False).table("rates")
             rows = rows.merge(rates.groupby(["layer", "component"], as_index=False).rate.mean().rename(columns={"rate": inputs}))
@@ -319,12 +319,27 @@ def _summaries(rows: pd.DataFrame) -> dict[str, pd.DataFrame]: # when -> dataset
     changes = {when: (end.sharpness - start.sharpness).dropna().to_frame() for when, end in (("change to the last step", last), ("change to the same loss", logs(levels[levels.share == 1])))}
     return {"start": start, "same step": mean(rows[rows.step > 0])[[*MEASURES]], "same loss": mean(levels)} | changes
 
+def _mean_agreement(
+    ranks: pd.DataFrame, # dataset, seed, tau
+    margin: float, # see `judge`
+) -> dict: # the mean of tau, both intervals, and what they say
+    effect = welch = {"effect": math.nan, "ci_low": math.nan, "ci_high": math.nan, "n": 0, "datasets": 0}
+    if len(ranks):
+        none = ranks.assign(tau=0.0)
+        effect, welch = (paired_effect(ranks, none, "tau", variances=name) for name in ("pooled", "own"))
+    ends = welch["ci_low"], welch["ci_high"]
+    row = {"tau": effect["effect"]} | {name: effect[name] for name in ("ci_low", "ci_high", "n", "datasets")}
+    row |= {"verdict": judge(row["ci_low"], row["ci_high"], margin)}
+    return row | {"welch_low": ends[0], "welch_high": ends[1], "welch_verdict": judge(*ends, margin)}
+
 def order_agreement(
     rows: pd.DataFrame, # see `run_mechanism`
     orders: dict[str, tuple[str, ...]] | None = None, # data set -> the components, the largest first; None: the paper's order for all
     margin: float = 0.2, # see `judge`; 0.2 is one pair of ten
-) -> pd.DataFrame: # measure, when, exact (share of data sets and seeds with exactly that order), tau (mean), ci_low, ci_high, n, datasets, verdict
+) -> pd.DataFrame: # a row a measure and when
     "Is the order of the components that of a measure? Kendall's tau, with an interval over seeds, data sets fixed."
+    # measure, when, exact (share of data sets and seeds with exactly that order), tau (mean); ci_low, ci_high
+    # (pooled variance), n, datasets, verdict; welch_low, welch_high (see `paired_effect`), welch_verdict
     if missing := {"diverged", "step", "loss", "parameters", *MEASURES} - set(rows.columns): raise ValueError(f"`rows` must be those of `run_mechanism`; {', '.join(sorted(missing))} missing")
     orders, found = dict.fromkeys(rows.dataset, COMPONENTS) if orders is None else orders, []
     if odd := [name for name in rows.dataset.unique() if sorted(orders.get(name, ())) != sorted(COMPONENTS)]: raise ValueError(f"`orders` must hold an order of {', '.join(COMPONENTS)} for each data set; that of {odd[0]} is {orders.get(odd[0])!r}")
@@ -333,9 +348,33 @@ def order_agreement(
             wide = table[measure].unstack().reindex(columns=list(COMPONENTS)).dropna()
             ranked = [(dataset, seed, row[list(orders[dataset])].to_numpy()) for (dataset, seed), row in wide.iterrows()]
             taus = pd.DataFrame([(dataset, seed, kendalltau(values, range(len(values), 0, -1)).statistic, (np.diff(values) < 0).all()) for dataset, seed, values in ranked], columns=["dataset", "seed", "tau", "exact"])
-            effect = {"effect": math.nan, "ci_low": math.nan, "ci_high": math.nan, "n": 0, "datasets": 0} if (ranks := taus.dropna()).empty else paired_effect(ranks, ranks.assign(tau=0.0), "tau") # equal values have no rank
-            found.append({"measure": measure, "when": when, "exact": taus.exact.astype(float).mean(), "tau": effect.pop("effect")} | effect | {"verdict": judge(effect["ci_low"], effect["ci_high"], margin)})
+            row = {"measure": measure, "when": when, "exact": taus.exact.astype(float).mean()}
+            found.append(row | _mean_agreement(taus.dropna(), margin)) # equal values have no rank
     return pd.DataFrame(found)
+
+# %% ../nbs/api/14_mechanism.ipynb #cac4dc30a
+def norm_ratios(
+    rows: pd.DataFrame, # see `run_mechanism`
+    first: str = "fc1",
+    second: str = "ln1",
+) -> pd.DataFrame: # dataset, when, ratio, lowest, highest, by_size
+    "How many times the gradient norm of one component is that of another."
+    # when: a step, or the same losses (mean over SHARES); ratio: geometric mean over seeds, lowest and highest of
+    # them; by_size: the root of the ratio of their numbers
+    rows, found = rows[~rows.diverged], []
+    for name in (first, second): check_choice("component", name, rows.component.unique())
+    levels = at_losses(rows)
+    tables = {f"step {step:g}": part for step, part in rows.groupby("step")} | {"same loss": levels}
+    counts = rows.groupby("component").parameters.first()
+    for when, table in tables.items():
+        if table.empty: continue
+        logs = table.assign(log=_logs(table.grad_norm)).groupby(["dataset", "seed", "component"]).log.mean().unstack()
+        each = (logs[first] - logs[second]).dropna().groupby("dataset")
+        ends = {"ratio": each.mean(), "lowest": each.min(), "highest": each.max()}
+        found.append(np.exp(pd.DataFrame(ends)).reset_index().assign(when=when))
+    table = pd.concat(found).sort_values("dataset", kind="stable", ignore_index=True)
+    columns = ["dataset", "when", "ratio", "lowest", "highest", "by_size"]
+    return table.assign(by_size=math.sqrt(counts[first] / counts[second]))[columns]
 
 # %% ../nbs/api/14_mechanism.ipynb #c395d6112
 def sharpness_path(

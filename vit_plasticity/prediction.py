@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SIBLING', 'SIBLINGS', 'COLUMNS', 'parse_sibling', 'make_sibling', 'run_criteria', 'read_accuracies',
            'prediction_variants', 'run_prediction', 'sibling_study', 'prediction_frames', 'prediction_table',
-           'regret_by', 'prediction_tests']
+           'regret_by', 'chosen_components', 'prediction_tests']
 
 # %% ../nbs/api/15_prediction.ipynb #88475d10
 import warnings
@@ -88,7 +88,7 @@ def run_criteria(
     network = load_model(model, num_classes=len(after.classes), seed=seed, normalization=normalization)
     parameters = model_identity(model, network) | {"dataset": after.name, "data_sha256": after.sha256, "source": before.name, "source_sha256": before.sha256, "n_images": int(n_images), "seed": seed, "normalization": normalization or "own", "device": device.type}
     def measure(): return {"criteria": measure_criteria(network.to(device), *(preprocess(images, input_config(network), device) for images in (x, y)), labels.to(device), seed)}
-    return stored_run("criteria", parameters, measure, out_dir)
+    return stored_run("criteria", parameters, measure, out_dir, network.notes)
 
 # %% ../nbs/api/15_prediction.ipynb #c1578af4f
 COLUMNS = ["part", "kind", "model", "dataset", "configuration", "criterion", "lr", "seed", "value", "val_accuracy", "run", "commit", "started", "wall_time_s", "diverged"] # of a study's rows; value: test accuracy, or the criterion's; no criterion: ""
@@ -219,17 +219,22 @@ def prediction_frames(
     control = criteria[criteria.criterion == "parameters"].drop(columns="criterion")
     return criteria, accuracy[["model", "dataset", "configuration", "seed", "value"]].rename(columns={"value": "accuracy"}), control.assign(value=np.log(control.value))
 
+def _unit(several: pd.DataFrame) -> str: # of a part's rows: what its bootstrap draws, see `stats.UNITS`
+    return "crossed" if min(several.model.nunique(), several.dataset.nunique()) > 1 else "task"
+
 def prediction_table(
     rows: pd.DataFrame, # see `run_prediction`
     signs: str = "given", # see `task_regrets`
-    resamples: int = 10_000, # of the bootstrap over tasks
+    resamples: int = 10_000, # of the bootstrap over tasks, or over models and data sets
 ) -> pd.DataFrame: # part, criterion, and the columns of `choice_regret`; then partial, its interval and partial_p, see `partial_rank_correlation` (nan of choices without criterion); by part and regret
     "The regret of every criterion and choice, and how it ranks the components given their number of parameters."
     tables = []
     for part, several in rows.groupby("part", sort=False):
         criteria, accuracy, control = prediction_frames(several)
-        regret = choice_regret(criteria, accuracy, signs=signs, unit="task", resamples=resamples)
-        partial = partial_rank_correlation(criteria, accuracy, control, unit="task", resamples=resamples).rename(columns={"ci_low": "partial_low", "ci_high": "partial_high", "p_value": "partial_p"})
+        common = {"unit": _unit(several), "resamples": resamples}
+        regret = choice_regret(criteria, accuracy, signs=signs, **common)
+        names = {"ci_low": "partial_low", "ci_high": "partial_high", "p_value": "partial_p"}
+        partial = partial_rank_correlation(criteria, accuracy, control, **common).rename(columns=names)
         table = regret.merge(partial[["criterion", "partial", "partial_low", "partial_high", "partial_p"]], how="left")
         tables.append(table.assign(part=part).sort_values("regret", kind="stable"))
     return pd.concat(tables, ignore_index=True)[["part", *tables[0].columns.drop("part")]]
@@ -250,6 +255,18 @@ def regret_by(
         tables.append(each.pivot_table(index=by, columns="criterion", values="regret", sort=False)[list(choices)].reset_index().assign(part=part))
     return pd.concat(tables, ignore_index=True)[["part", by, *choices]].rename_axis(columns=None)
 
+def chosen_components(
+    rows: pd.DataFrame, # see `run_prediction`
+) -> pd.DataFrame: # part, criterion; of each component, on how many tasks it is chosen (equal ones share); n (tasks)
+    "What each criterion chooses: the component with its largest value."
+    found = []
+    for (part, criterion), several in rows[rows.kind == "criterion"].groupby(["part", "criterion"], sort=False):
+        wide = several.pivot(index=["model", "dataset"], columns="configuration", values="value")
+        best = wide.eq(wide.max(axis=1), axis=0)
+        counts = best.div(best.sum(axis=1), axis=0).sum()[list(COMPONENTS)]
+        found.append({"part": part, "criterion": criterion} | counts.to_dict() | {"n": len(wide)})
+    return pd.DataFrame(found)
+
 # %% ../nbs/api/15_prediction.ipynb #c297c015e
 def prediction_tests(
     rows: pd.DataFrame, # see `run_prediction`
@@ -257,7 +274,7 @@ def prediction_tests(
     compared: tuple[str, ...] | None = ("always mha", "random"), # criteria or choices; None: the (other) criteria
     margin: float = 0.01, # the smallest difference that matters, of accuracy
     signs: str = "given", # see `task_regrets`
-    resamples: int = 10_000, # of the bootstrap over tasks
+    resamples: int = 10_000, # see `prediction_table`
 ) -> pd.DataFrame: # part, criterion, mean_difference (its regret minus the reference's), ci_low, ci_high, p_value, p_adjusted, n (tasks), verdict (its regret is larger, smaller, none: as large, or undecided)
     "Does the reference choose better than the compared?"
     check_number("margin", margin, minimum=0)
@@ -265,7 +282,8 @@ def prediction_tests(
     tables = []
     for part, several in rows.groupby("part", sort=False):
         criteria, accuracy, _ = prediction_frames(several)
-        table = compare_regrets(criteria, accuracy, reference, compared if compared is None else list(compared), signs, unit="task", resamples=resamples)
+        names = compared if compared is None else list(compared)
+        table = compare_regrets(criteria, accuracy, reference, names, signs, _unit(several), resamples=resamples)
         told = ["larger" if difference > 0 else "smaller" for difference in table.mean_difference]
         verdict = ["none" if judge(row.ci_low, row.ci_high, margin) == "none" else side if row.p_adjusted <= 0.05 else "undecided" for row, side in zip(table.itertuples(), told)]
         tables.append(table.assign(part=part, verdict=verdict))

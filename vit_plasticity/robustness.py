@@ -399,7 +399,8 @@ def plan_robustness(
 
 # %% ../nbs/api/07_robustness.ipynb #c528bd179
 def _load_two(settings: dict, then: str | None, data_dir) -> tuple: # data, the data set to follow or None, arguments of `finetune`, normalisation
-    size, names = image_size(settings["model"], settings["img_size"]), [settings["dataset"], *([] if then is None else [then])]
+    size = image_size(settings["model"], settings["img_size"], settings["weights"])
+    names = [settings["dataset"], *([] if then is None else [then])]
     complete = functools.partial(complete_settings, settings["protocol"], settings["dataset"], **{name: settings[name] for name in COMPLETED})
     crops = complete(n_train=10**9)[0]["crop_scale"] is not None
     data = [load_dataset(name, data_dir, size, crops=crops) for name in names]
@@ -472,4 +473,4 @@ def run_robustness(
             tables["plasticity"] = pd.concat([*before, _plasticity(network, data, following, "after")], ignore_index=True)
             tables["summary"] = tables["summary"].assign(then_accuracy=_follow(network, following, training | {"component": then_component}, **how))
         return tables | {"network": network_lipschitz(network.cpu(), data.test, n_smooth, seed=attack_seed)}
-    return stored_run("robustness", parameters, compute, out_dir)
+    return stored_run("robustness", parameters, compute, out_dir, network.notes)
