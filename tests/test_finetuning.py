@@ -36,7 +36,7 @@ MODELS = {"vit_base": lambda: small("vit_base_patch16_224"), "vit_large": lambda
 COUNTS = {"vit_base": {"mha": 28_348_416, "ln1": 18_432, "fc2": 28_320_768}, "vit_large": {"mha": 100_761_600, "ln1": 49_152, "fc2": 100_687_872}} # of the paper's models
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name if name != "vit_large" else pytest.param(name, marks=pytest.mark.long) for name in MODELS])
 def test_frozen_stays_and_trainable_moves(name):
     "Counts are exact, frozen tensors stay bit for bit, every trainable one moves, whatever the model."
     for component in {"vit_large": ("mha",), "vit_base": ("fc2", "ln1")}.get(name, ("mha", "ln1", "fc2", "fc1+ln2")):

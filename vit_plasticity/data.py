@@ -595,6 +595,7 @@ def _note_photo(done: dict, photo: _Read, n_bytes: int):
         done["deep"] += 1
         done["largest"] = max(done["largest"], photo.largest)
 
+# %% ../nbs/api/03_data.ipynb #df0e153d0
 # Writes images.bytes and, of one's own photos, hashes.bytes; returns what is noted.
 def _decode_into(folder: Path, photos: _PhotoList, side: int, whole: bool, progress: bool) -> dict:
     path, note = folder/"images.bytes", folder/"progress.json"
