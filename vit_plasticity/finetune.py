@@ -738,9 +738,7 @@ def run_finetuning(
     "Finetune a component as `finetune` does and store its rows; a run that is stored already is loaded, one that was stopped goes on."
     complete = functools.partial(complete_settings, protocol, dataset, **{name: value for name, value in locals().items() if name in COMPLETED})
     check_flag("pretrained", pretrained), check_number("checkpoint_every", checkpoint_every, minimum=1, integer=True), parse_rescaling(rescale)
-    device, out_dir, size = get_device(device), get_out_dir(out_dir), image_size(model, img_size, weights)
-    crops = complete(n_train=10**9)[0]["crop_scale"] is not None # refused before anything is downloaded
-    data = _load(dataset, data_dir, size, crops=crops)
+    device, out_dir, data = get_device(device), get_out_dir(out_dir), _load(dataset, data_dir, image_size(model, img_size, weights), crops=complete(n_train=10**9)[0]["crop_scale"] is not None) # refused before anything is downloaded
     training, normalization = complete(n_train=_count(data))
     network = _load_network(model, len(data.classes), pretrained, seed, normalization, weights, img_size, head_init)
     parameters = _identity(model, network, data, device, normalization) | training | {"pretrained": pretrained, "protocol": protocol, "head_init": head_init, "img_size": img_size} | used(rescale=rescale)
