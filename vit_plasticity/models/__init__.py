@@ -6,12 +6,12 @@
 __all__ = ['AttentionWeights', 'MATRICES', 'attention_weights', 'check_rows', 'forward_with_attention', 'layer_matrix', 'readers',
            'FAMILIES', 'Family', 'Place', 'Tokens', 'backbone_sha256', 'blocks', 'component_inputs', 'count_parameters',
            'embed', 'family_of', 'input_config', 'model_maps', 'parameter_places', 'reads_text', 'register_family',
-           'read_metadata', 'save_model', 'FASHION_STATISTICS', 'VIT_MINI', 'image_size', 'keep_model', 'load_model',
-           'model_identity', 'model_kind', 'Attention', 'BlockMaps', 'InputConfig', 'JointLinear', 'ModelMaps',
-           'is_hooked', 'balance_attention', 'permute_hidden', 'rescale_layernorm', 'StreamedBlocks', 'stream_model',
-           'Trainable', 'component_parameters', 'param_groups', 'set_trainable']
+           'read_metadata', 'save_model', 'FASHION_STATISTICS', 'VIT_MINI', 'build_vit', 'image_size', 'keep_model',
+           'load_model', 'model_identity', 'model_kind', 'LAYER_NORMS', 'Attention', 'BlockMaps', 'InputConfig',
+           'JointLinear', 'ModelMaps', 'is_hooked', 'balance_attention', 'permute_hidden', 'rescale_layernorm',
+           'StreamedBlocks', 'stream_model', 'Trainable', 'component_parameters', 'param_groups', 'set_trainable']
 
-# %% ../../nbs/api/02_models/12_all.ipynb #c2c35a714
+# %% ../../nbs/api/02_models/12_all.ipynb #cc3ce1e16
 from vit_plasticity.models.attention import (
     AttentionWeights, MATRICES, attention_weights, check_rows, forward_with_attention, layer_matrix, readers
 )
@@ -20,17 +20,19 @@ from vit_plasticity.models.families import (
     input_config, model_maps, parameter_places, reads_text, register_family
 )
 from .files import read_metadata, save_model
-from .loading import FASHION_STATISTICS, VIT_MINI, image_size, keep_model, load_model, model_identity, model_kind
-from .maps import Attention, BlockMaps, InputConfig, JointLinear, ModelMaps, is_hooked
+from vit_plasticity.models.loading import (
+    FASHION_STATISTICS, VIT_MINI, build_vit, image_size, keep_model, load_model, model_identity, model_kind
+)
+from .maps import LAYER_NORMS, Attention, BlockMaps, InputConfig, JointLinear, ModelMaps, is_hooked
 from .reparametrize import balance_attention, permute_hidden, rescale_layernorm
 from .streaming import StreamedBlocks, stream_model
 from .trainable import Trainable, component_parameters, param_groups, set_trainable
 
-# %% ../../nbs/api/02_models/12_all.ipynb #c12b74056
+# %% ../../nbs/api/02_models/12_all.ipynb #c215a2c03
 _all_ = ["AttentionWeights", "MATRICES", "attention_weights", "check_rows", "forward_with_attention", "layer_matrix",
          "readers", "FAMILIES", "Family", "Place", "Tokens", "backbone_sha256", "blocks", "component_inputs",
          "count_parameters", "embed", "family_of", "input_config", "model_maps", "parameter_places", "reads_text",
-         "register_family", "read_metadata", "save_model", "FASHION_STATISTICS", "VIT_MINI", "image_size", "keep_model",
-         "load_model", "model_identity", "model_kind", "Attention", "BlockMaps", "InputConfig", "JointLinear", "ModelMaps",
+         "register_family", "read_metadata", "save_model", "FASHION_STATISTICS", "VIT_MINI", "build_vit", "image_size", "keep_model",
+         "load_model", "model_identity", "model_kind", "LAYER_NORMS", "Attention", "BlockMaps", "InputConfig", "JointLinear", "ModelMaps",
          "is_hooked", "balance_attention", "permute_hidden", "rescale_layernorm", "StreamedBlocks", "stream_model",
          "Trainable", "component_parameters", "param_groups", "set_trainable"]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core import COMPONENTS, checksum
 from .maps import BlockMaps, InputConfig, ModelMaps
 
-# %% ../../nbs/api/02_models/02_families.ipynb #c25d22cad
+# %% ../../nbs/api/02_models/02_families.ipynb #ce0c6264e
 class Tokens(NamedTuple):
     "How many tokens a model makes of an image."
     # class and register tokens
@@ -29,6 +29,8 @@ class Family:
     title = ""
     # what the models read: images or text
     reads = "images"
+    # do the bounds hold of their attention?
+    bounded = False
 
     def covers(self, model: nn.Module) -> bool:
         "Is this a model of the family?"
@@ -73,6 +75,14 @@ class Family:
     def patch_embedding(self, model: nn.Module) -> Tensor | None:
         "The matrix `(dim, channels * patch height * patch width)` of an embedding that is affine; None if it is not."
         raise self.lacks("patch_embedding")
+
+    def dim(self, model: nn.Module) -> int:
+        "Width of the tokens."
+        raise self.lacks("dim")
+
+    def features(self, model: nn.Module, images: Tensor) -> Tensor:
+        "What the head reads, `(batch, dim)`."
+        raise self.lacks("features")
 
     def patch_size(self, model: nn.Module) -> int:
         "Height and width of a patch, pixels."

@@ -92,11 +92,12 @@ def _reads_class_token(model: nn.Module) -> bool: # alone, from a last block tha
     x = torch.randn(2, 5, model.embed_dim, generator=torch.Generator().manual_seed(0)).to(block.attn.qkv.weight)
     with torch.no_grad(): return torch.allclose(block(x)[:, :1], _last_block(block, x), rtol=1e-3, atol=1e-4)
 
-# %% ../../nbs/api/02_models/04_timm_vit.ipynb #cfaa3bee5
+# %% ../../nbs/api/02_models/04_timm_vit.ipynb #cbec387ea
 @register_family
 class TimmViT(Family):
     "timm's VisionTransformer."
     title = "timm VisionTransformer"
+    bounded = True
 
     def covers(self, model: nn.Module) -> bool: return isinstance(model, VisionTransformer)
 
@@ -142,7 +143,12 @@ class TimmViT(Family):
 
     def patch_size(self, model: nn.Module) -> int: return model.patch_embed.patch_size[0]
 
-# %% ../../nbs/api/02_models/04_timm_vit.ipynb #c3781ca37
+    def dim(self, model: nn.Module) -> int: return model.embed_dim
+
+    def features(self, model: nn.Module, images: Tensor) -> Tensor:
+        return model.forward_head(model.forward_features(images), pre_logits=True)
+
+# %% ../../nbs/api/02_models/04_timm_vit.ipynb #c12a2bef1
 def rotary_embeddings(
     model: Eva,
 ) -> list[Tensor | None]: # one a block; None: there is none
@@ -157,6 +163,7 @@ def _scaled_by(gamma: Tensor | None) -> Callable: return nn.Identity() if gamma 
 class TimmEva(TimmViT):
     "timm's Eva."
     title = "timm Eva"
+    bounded = False
 
     def covers(self, model: nn.Module) -> bool: return isinstance(model, Eva)
 
