@@ -121,7 +121,7 @@ ELSEWHERE = {"`dataset`: cifar-10-python.tar.gz": ("could not be downloaded from
 
 def test_every_line_is_made_or_foreign():
     assert not [line for line in LINES if not line.startswith((*MADE, *FOREIGN, *ELSEWHERE))]
-    sources = "".join(path.read_text() for path in (ROOT/"vit_plasticity").glob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT/"vit_plasticity").rglob("*.py"))
     for start, words in ELSEWHERE.items():
         [line] = [line for line in LINES if line.startswith(start)]
         for word in words: assert word in line.replace("… are kept", "are kept") and word in sources, word
@@ -233,7 +233,7 @@ def test_places_to_touch_are_there():
     assert len(rows) > 8
     common = "".join((ROOT/name).read_text() for name in ("mkdocs.yml", "vit_plasticity/assets/manifest.json"))
     for _, where, what in rows:
-        texts = [(ROOT/path).read_text() for path in re.findall(r"\((nbs/\S+?\.ipynb)\)", where + what)] or [path.read_text() for path in (ROOT/"vit_plasticity").glob("*.py")]
+        texts = [(ROOT/path).read_text() for path in re.findall(r"\((nbs/\S+?\.ipynb)\)", where + what)] or [path.read_text() for path in (ROOT/"vit_plasticity").rglob("*.py")]
         for word in re.findall(r"`([\w./]+)`", what):
             there = re.search(rf"\b{word.rpartition('.')[2]}\b", "".join(texts) + common) or (ROOT/word).exists() or (ROOT/"vit_plasticity/assets"/word).exists()
             assert there or word == ".npz", (where, word)

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from vit_plasticity import core, models
 from vit_plasticity.finetune import run_finetuning
 from vit_plasticity.models import image_size, load_model, set_trainable, stream_model
+from vit_plasticity.models.files import Origin
+from vit_plasticity.models.timm_files import converted, fitted
 from vit_plasticity.plasticity import run_plasticity
 
 SMALL = "test_vit" # timm's: 160 pixels, patches of 16, width 64, 6 blocks
@@ -376,9 +378,9 @@ def test_clip(tmp_path, prefix):
 
 def rebuilt(state, name):
     "What a model of one block is given of these tensors."
-    body, origin = timm.create_model(name, depth=1), models._Origin("weights", "w.pth")
-    state, notes = models._converted(state, body, name, origin)
-    body.load_state_dict(models._fitted(state, body, name, origin)[0])
+    body, origin = timm.create_model(name, depth=1), Origin("weights", "w.pth")
+    state, notes = converted(state, body, name, origin)
+    body.load_state_dict(fitted(state, body, name, origin)[0])
     return body, notes
 
 

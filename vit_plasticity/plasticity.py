@@ -23,9 +23,6 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy import sparse, special
-from timm.layers import LayerNorm as TimmLayerNorm
-from timm.models.eva import Eva
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
@@ -33,8 +30,10 @@ from tqdm import tqdm
 from .bounds import growth_exponents
 from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir, parse_numbers, replacing
 from .data import TEXTS, Split, _find_photos, check_dataset, load_dataset, load_folder, load_text, preprocess, token_sequences
-from .models import (Attention, BlockMaps, JointLinear, ModelMaps, StreamedBlocks, blocks, count_parameters, embed, input_config, is_gpt2, load_model, model_identity,
-    _is_gpt2_name, is_hooked, model_maps, read_metadata, rescale_layernorm, stream_model)
+from vit_plasticity.models import (
+    LAYER_NORMS, Attention, BlockMaps, JointLinear, ModelMaps, StreamedBlocks, blocks, count_parameters, embed, family_of, input_config, is_hooked,
+    load_model, model_identity, model_kind, model_maps, read_metadata, reads_text, rescale_layernorm, stream_model
+)
 from .results import Run, run_id, stored_run
 
 # %% ../nbs/api/05_plasticity.ipynb #c06c8a6a4
@@ -208,7 +207,7 @@ class _Embedded:
 
     def _component(self, layer: int, block: BlockMaps, component: str) -> _Norms: # of what the component returns
         f, relative = getattr(block, component), self.options.relative
-        if _plain(f, nn.LayerNorm, TimmLayerNorm):
+        if _plain(f, *LAYER_NORMS):
             (pairs, own), weight = self._normalized(f.eps), torch.ones_like(self.sides[0][0, 0]) if f.weight is None else f.weight
             return _Norms(*([(sums @ weight.double().square()).sqrt() for sums in part] for part in (pairs, own)))
         if component in ("fc1", "fc2") and self.options.grams is not None:
@@ -226,7 +225,7 @@ class _Embedded:
 
 # %% ../nbs/api/05_plasticity.ipynb #c140c8e8c
 def _constant(f: Callable, reads: Tensor) -> Tensor: # what the component returns for zero tokens; one token is enough where every token is treated alike
-    alike = _plain(f, nn.LayerNorm, TimmLayerNorm, nn.Linear, JointLinear)
+    alike = _plain(f, *LAYER_NORMS, nn.Linear, JointLinear)
     return f(torch.zeros_like(reads[:1, :1] if alike else reads[:1]))
 
 class _InSitu:
@@ -252,8 +251,10 @@ def _measure(maps: ModelMaps, batches: list[tuple], options: _Options) -> list[l
 
 @contextmanager
 def _maps(model: nn.Module | ModelMaps, device: torch.device | None = None): # in evaluation mode, on the device; the mode is put back afterwards
-    module = model_maps(model).module
-    if isinstance(module, (VisionTransformer, Eva)) and any(is_hooked(block, block.mlp) for block in module.blocks):
+    maps = model_maps(model)
+    module = maps.module
+    # a block that is streamed is new each time
+    if not isinstance(maps.blocks, StreamedBlocks) and any(is_hooked(*block.bypassed) for block in maps.blocks):
         raise ValueError("`model` must have no hooks on its blocks and MLPs, which the maps do not run; remove them")
     training = {part: part.training for part in module.modules()}
     module.eval()
@@ -722,7 +723,7 @@ def _check_sizes(model: nn.Module, sizes):
     if not isinstance(sizes, (tuple, list)) or len(set(sizes)) < 3: raise ValueError(f"`sizes` must be at least 3 image sizes in pixels; got {sizes!r}")
     for size in sizes:
         check_number("sizes", size, minimum=1, integer=True)
-        if size % (patch := model.patch_embed.patch_size[0]): raise ValueError(f"`sizes` must be multiples of the patch size, {patch} pixels; got {size}; {size // patch * patch or patch} is one")
+        if size % (patch := family_of(model).patch_size(model)): raise ValueError(f"`sizes` must be multiples of the patch size, {patch} pixels; got {size}; {size // patch * patch or patch} is one")
 
 # %% ../nbs/api/05_plasticity.ipynb #c911dce6f
 def length_rates(
@@ -744,7 +745,7 @@ def length_rates(
     for size in tqdm(sizes, desc="lengths", unit="size", disable=not options.pop("progress")):
         resized = _resized(model, size)
         kinds = {"images": (source, target), "noise": white_noise(2 * n_pairs, size, seed).chunk(2)}
-        keys = {"size": size, "n_tokens": resized.patch_embed.num_patches + resized.num_prefix_tokens}
+        keys = {"size": size, "n_tokens": sum(family_of(resized).tokens(resized))}
         for (pairs, sides), inputs in product(kinds.items(), INPUTS[::2]):
             rates = sample_rates(resized, *sides, n_pairs, seed, inputs, "both", progress=False, **options)
             tables.append(_by_measure(rates, rank_components, pairs=pairs, inputs=inputs, **keys))
@@ -912,7 +913,7 @@ def _pretrained_on_fashion(model: str) -> bool: # vit_mini, its siblings, and wh
     return read_metadata(model).get("origin", {"model": "vit_mini"})["model"] == "vit_mini"
 
 def _pretraining_source(model: str, source: str | None, dataset: str) -> str | None: # the default of `source`
-    if _is_gpt2_name(model):
+    if model_kind(model) == "gpt2":
         for name, value in (("dataset", dataset), ("source", source := source or "wikitext103")): check_choice(name, value, TEXTS)
         if source == dataset: raise ValueError(f"`source` must be another text than `dataset`; got {source!r} twice")
         return source
@@ -938,7 +939,7 @@ def _load_study(model, dataset, source, n_pairs, seed, data_dir, stream=False, w
     check_flag("stream", stream)
     source = _pretraining_source(model, source, dataset)
     network, parameters = _load_network(model, stream, weights, img_size, options)
-    if is_gpt2(network): x, y, data = _load_texts(model, network, dataset, source, data_dir)
+    if reads_text(network): x, y, data = _load_texts(model, network, dataset, source, data_dir)
     else: x, y, data = _load_sides(dataset, source, input_config(network).size, n_pairs, seed, data_dir)
     found = min(len(x), len(y))
     if source is None: warnings.warn(f"`source` is not given: half of the images of {data['dataset']} stand in for images like those of pretraining; better give some, source='folder:<path>'", stacklevel=3)
@@ -1019,7 +1020,7 @@ def run_dependence(
     "Store how plasticity depends on scale, source and target, and length; a run that is stored already is loaded."
     names, sizes, device, out_dir = _check_sets(sets), parse_numbers("sizes", sizes, integer=True), get_device(device), get_out_dir(out_dir)
     check_number("n_pairs", n_pairs, minimum=2, integer=True)
-    if _is_gpt2_name(model): raise ValueError(f"`model` must read images; got {model!r}")
+    if model_kind(model) == "gpt2": raise ValueError(f"`model` must read images; got {model!r}")
     network, parameters = _load_network(model, False, options.get("weights"), options.get("img_size"), {name: value for name, value in options.items() if name not in ("weights", "img_size")})
     _check_sizes(network, sizes)
     images, sums = _load_sets(names, input_config(network).size, 2 * n_pairs, check_seed(seed), data_dir)

@@ -64,6 +64,21 @@ def provenance() -> dict: # versions, commit and machine
             "processor": platform.machine(), "threads": torch.get_num_threads()}
 
 # %% ../nbs/api/01_results.ipynb #c11c14bfc
+def _module_file(name: str) -> Path: # of this package, e.g. "data", or "models.maps"
+    path = ASSETS.parent.joinpath(*name.split("."))
+    return path/"__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+def _imported(tree: ast.Module, name: str): # yields names of this package's modules
+    package = name.split(".") if _module_file(name).stem == "__init__" else name.split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.removeprefix("vit_plasticity.") for alias in node.names if alias.name.startswith("vit_plasticity."))
+        if isinstance(node, ast.ImportFrom) and node.level:
+            above = package[:len(package) + 1 - node.level]
+            yield ".".join([*above, *(node.module or "").split(".")]).strip(".")
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module.startswith("vit_plasticity."):
+            yield node.module.removeprefix("vit_plasticity.")
+
 @functools.lru_cache
 def code_fingerprints(
     module: str, # of this package, e.g. "finetune"
@@ -71,10 +86,11 @@ def code_fingerprints(
     "Which code computes: a hash of the statements of each module."
     found, waiting = {}, [module]
     while waiting:
-        if (name := waiting.pop()) in found or name == "results" or not (path := ASSETS.parent/f"{name}.py").is_file(): continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        name = waiting.pop()
+        if not name or name in found or name == "results" or not _module_file(name).is_file(): continue
+        tree = ast.parse(_module_file(name).read_text(encoding="utf-8"))
+        waiting += _imported(tree, name)
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.level == 1 or node.module.startswith("vit_plasticity.")): waiting.append(node.module.rpartition(".")[2])
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None: node.body[0] = ast.Pass()
         found[name] = hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
     return dict(sorted(found.items()))
@@ -169,7 +185,7 @@ def stored_run(
 
 def _compute_run(experiment: str, parameters: dict, compute: Callable, out_dir, folder: Path, notes: tuple[str, ...]) -> Run: # unless another process has meanwhile
     if folder.exists() and (run := load_run(folder)).info["status"] == "finished": return run
-    code = code_fingerprints(getattr(compute, "__module__", "").rpartition(".")[2])
+    code = code_fingerprints(getattr(compute, "__module__", "").removeprefix("vit_plasticity."))
     info = _new_run(experiment, parameters, out_dir)[1] | {"code": code, "notes": list(notes)}
     start = time.perf_counter()
     try: tables = compute()

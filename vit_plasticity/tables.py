@@ -565,15 +565,22 @@ def _empty(name: str, classes: int): # a model without memory for its weights
     from vit_plasticity.models import load_model
     with torch.device("meta"): return load_model(name, num_classes=classes, pretrained=False)
 
+def _backbone_size(model) -> int: # parameters without the head
+    from vit_plasticity.models import parameter_places
+    places = parameter_places(model)
+    return sum(p.numel() for name, p in model.named_parameters() if places[name].part != "head")
+
 def model_table(
     models: dict[str, str] = MODELS | {"vit_mini": "vit_mini"}, # title -> timm's name
 ) -> pd.DataFrame: # model, patch, layers, heads, dim, tokens, parameters (without head), published (millions)
     "The paper's models (Table 4)."
-    rows = []
+    from vit_plasticity.models import blocks, family_of
+    rows, published = [], {"ViT-Base": 86, "ViT-Large": 307, "ViT-Huge": 632}
     for title, name in models.items():
         model = _empty(name, 10)
-        rows.append({"model": title, "patch": model.patch_embed.patch_size[0], "layers": len(model.blocks), "heads": model.blocks[0].attn.num_heads, "dim": model.embed_dim, "tokens": model.pos_embed.shape[1],
-                     "parameters": sum(p.numel() for key, p in model.named_parameters() if not key.startswith("head.")), "published_millions": {"ViT-Base": 86, "ViT-Large": 307, "ViT-Huge": 632}.get(title)})
+        family = family_of(model)
+        rows.append({"model": title, "patch": family.patch_size(model), "layers": len(blocks(model)), "heads": family.n_heads(model), "dim": family.dim(model),
+                     "tokens": sum(family.tokens(model)), "parameters": _backbone_size(model), "published_millions": published.get(title)})
     return pd.DataFrame(rows).astype({"published_millions": "Int64"})
 
 def parameter_table(
@@ -585,7 +592,7 @@ def parameter_table(
     rows = []
     for title, name in models.items():
         model = _empty(name, classes)
-        backbone = sum(p.numel() for key, p in model.named_parameters() if not key.startswith("head."))
+        backbone = _backbone_size(model)
         for configuration in (*COMPONENTS, "all", "head"):
             counts = set_trainable(model, configuration)
             rows.append({"model": title, "configuration": configuration, "component": counts.component, "final_norm": counts.final_norm, "head": counts.head, "trainable": counts.total, "share": counts.component / backbone})
