@@ -23,6 +23,7 @@ class Tokens(NamedTuple):
     prefix: int
     patches: int
 
+# %% ../../nbs/api/02_models/02_families.ipynb #c84f930d1
 class Family:
     "What the library has to know of one family of models."
     # how messages name the family
@@ -35,59 +36,45 @@ class Family:
     def covers(self, model: nn.Module) -> bool:
         "Is this a model of the family?"
         raise self.lacks("covers")
-
     def maps(self, model: nn.Module) -> ModelMaps:
         "The model's embedding and blocks, which share its weights; a ValueError names what a model lacks."
         raise self.lacks("maps")
-
     def outside(self, model: nn.Module) -> dict[str, list]:
         "The modules and parameters outside the blocks: those of `emb`, `final_norm` and `head`; without them nothing trains."
         raise self.lacks("outside")
-
     def head(self, model: nn.Module) -> nn.Module | None:
         "The classifier."
         return None
-
     def n_classes(self, model: nn.Module) -> int:
         "How many classes the head tells apart; 0 without a head."
         return 0
-
     def n_heads(self, model: nn.Module) -> int:
         "Heads of attention in the first block."
         return self.maps(model).blocks[0].holder("mha").num_heads
-
     def new_head(self, model: nn.Module, n_classes: int):
         "Give the model a new classifier, with the library's own random initialisation."
         raise self.lacks("new_head")
-
     def replace_head(self, model: nn.Module, head: nn.Module):
         "Put another module where the classifier is."
         raise self.lacks("replace_head")
-
     def logits(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
         "From images to logits, without what these don't depend on."
         return model
-
     def tokens(self, model: nn.Module) -> Tokens:
         "How many tokens the first block reads."
         raise self.lacks("tokens")
-
     def patch_embedding(self, model: nn.Module) -> Tensor | None:
         "The matrix `(dim, channels * patch height * patch width)` of an embedding that is affine; None if it is not."
         raise self.lacks("patch_embedding")
-
     def dim(self, model: nn.Module) -> int:
         "Width of the tokens."
         raise self.lacks("dim")
-
     def features(self, model: nn.Module, images: Tensor) -> Tensor:
         "What the head reads, `(batch, dim)`."
         raise self.lacks("features")
-
     def patch_size(self, model: nn.Module) -> int:
         "Height and width of a patch, pixels."
         raise self.lacks("patch_size")
-
     def lacks(self, what: str) -> ValueError:
         "The error of a family that does not say something."
         return ValueError(f"`model`: {self.title or type(self).__name__} is not covered here; its family does not say `{what}`")
