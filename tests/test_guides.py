@@ -90,7 +90,7 @@ MADE = { # the line's beginning -> what leads to it
     "… pairs of photos of folder:photos@42": near_copies,
     "`model`: vit_small_patch16_224.augreg_in21k could not": lambda: load_model("vit_small_patch16_224.augreg_in21k"),
     "`model` must be vit_mini": lambda: load_model("vit_smal_patch16_224"),
-    "`model` must be a timm VisionTransformer": lambda: run_finetuning(model="resnet18", out_dir="o"),
+    "`model` must be of a family that is covered": lambda: run_finetuning(model="resnet18", out_dir="o"),
     "`weights`: … does not fit": lambda: (torch.save({"a": torch.zeros(1)}, "w.pth"), load_model("vit_tiny_patch16_224", weights="w.pth")),
     "`weights`: w.pth has patches": other_patches,
     "`model`: 'words': llama is not covered": other_folder,
