@@ -447,7 +447,10 @@ def load_photos(folder, size=8):
     return photos, [str(w.message) for w in caught]
 
 
-SYSTEMS = ["@eaDir", "@EADIR", "__MACOSX", "$RECYCLE.BIN", "lost+found", "System Volume Information", "#recycle"]
+SYSTEMS = ["@eaDir", "@EADIR", "__MACOSX", "$RECYCLE.BIN", "lost+found", "System Volume Information", "#recycle",
+           "found.000", "FOUND.017", "#snapshot", "~snapshot", "@SynoEAStream", "@SynoResource", "@tmp",
+           "cat@eaDir@tmp", "RECYCLED", "RECYCLER", "Network Trash Folder", "TheVolumeSettingsFolder", "__pycache__",
+           "_gsdata_", "_GSDATA_"]
 
 
 @pytest.mark.parametrize("system", [*SYSTEMS, ".hidden"])
@@ -466,6 +469,14 @@ def test_folders_of_systems(tmp_path, system):
     grey_photo(tmp_path/"split"/system/"0.png", 1)
     grey_photo(tmp_path/"split"/"train"/system/"0.png", 2)
     assert sizes(load_own(tmp_path/"split", tmp_path)[0]) == [16, 4, 20]
+
+
+@pytest.mark.parametrize("name", ["Thumbs", "thumbnails", "found", "found.objects", "snapshot", "tmp", "recycled cans"])
+def test_folders_of_people(tmp_path, name):
+    "A8: names that resemble those of systems are classes."
+    two_classes(tmp_path/"photos")
+    shutil.copytree(tmp_path/"photos"/"cat", tmp_path/"photos"/name)
+    assert name in load_own(tmp_path/"photos", tmp_path)[0].classes
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -581,22 +592,111 @@ def test_list_in_two_forms(tmp_path):
 
 
 def test_names_that_look_alike(tmp_path):
-    "A10: names that differ in case or blanks alone stay two classes, with a warning."
+    "A10: names that differ in case or blanks alone stay two classes, with a warning; so do rows of a list."
     root = tmp_path/"photos"
     for k, label in enumerate(("Cat", "cat", "cat ", "dog")):
         for i in range(10): grey_photo(root/label/f"{i}.png", 10 * k + i)
     own, messages = load_own(root, tmp_path)
     assert len(own.classes) == 4
-    assert own.notes == ("the classes 'Cat' and 'cat' and 'cat ' of folder:photos@42 differ only in case or blanks",)
+    assert own.notes == ("the classes 'Cat' and 'cat' and 'cat ' of folder:photos@42 look alike",)
     assert messages == [f"{own.notes[0]}: if they are one, give them one name"]
     for split, label in (("train", "Cat"), ("test", "cat")):
         for name in (label, "dog"): shutil.copytree(root/name, tmp_path/"split"/split/name)
-    message = "no training images of 'cat' that can be read ('Cat' differs from it only in case or blanks)"
+    message = "no training images of 'cat' that can be read ('Cat' looks like it)"
     refused(message, lambda: load_own(tmp_path/"split", tmp_path))
     labels = {"Cat": "sea  lion", "cat": "Sea lion"}
     rows = [(f"photos/{folder}/{i}.png", label) for i in range(10) for folder, label in labels.items()]
     write_list(tmp_path/"list.csv", rows)
     assert "the classes 'Sea lion' and 'sea  lion' of" in load_own(tmp_path/"list.csv", tmp_path)[1][0]
+
+
+@pytest.mark.parametrize("names", [
+    ("golden retriever", "golden_retriever", "golden-retriever", "Golden  Retriever", "golden._retriever"),
+    ("cat", "cat.", "_cat", "cat_ "), ("cat", "c\u00adat", "cat\u200b", "\ufeffcat"), ("x\u2013ray", "x-ray"),
+    ("sea lion", "sealion"), ("1.5 m", "1_5 m")])
+def test_names_that_differ_in_signs(names):
+    "A10: each of these names looks like each other; blanks, _ - . and signs that can't be seen are put aside."
+    listed = " and ".join(map(repr, names))
+    doubts = data._found_doubts("x", data._Found({}, (*names, "dog")))
+    assert [doubt.what for doubt in doubts] == [f"the classes {listed} of x look alike"]
+
+
+def test_names_that_do_not_look_alike():
+    "A10: signs that mean something."
+    names = ("1.5", "15", "1", "-1", "A", "A-", "A+", "cat", "cats", "c#", "c", "_", "-", "v1.0", "v10", "été", "ete")
+    assert data._alike_names(names) == []
+
+
+def parts_of_classes(root, parts, classes=("cat", "dog"), n=8):
+    "Photos in part/class; each differs from all others."
+    for k, part in enumerate(parts):
+        for j, label in enumerate(classes):
+            for i in range(n): grey_photo(root/part/label/f"{i}.png", 50 * k + 20 * j + i)
+
+
+@pytest.mark.parametrize("parts", [
+    ("training_set", "test_set"), ("trainset", "testset"), ("train_images", "val_images"), ("Train", "Eval"),
+    ("train ", "test"), ("train", "test_set"), ("TrainImages", "TestImages"), ("train2017", "val2017"),
+    ("01 train", "02 test"), ("signs_train", "signs_test"), ("training-data", "Validation.Data", "holdout"),
+    ("trainA", "testA"), ("train_augmented", "test"), ("train", "test\u200b")])
+def test_splits_under_other_names(tmp_path, parts):
+    "A8: train and test under other names are not two classes."
+    root = tmp_path/"photos"
+    parts_of_classes(root, parts)
+    def load(): return load_own(root, tmp_path)
+    listed = " and ".join(map(repr, sorted(parts)))
+    refused(f"photos' looks like a split, with {listed}: rename to train, val, test, each with a folder", load)
+    if "augmented" in parts[0]: return
+    # Beside other folders, and with photos that are not in folders of classes.
+    grey_photo(root/"spare"/"0.png", 250)
+    refused("looks like a split", load)
+    for part in parts: shutil.rmtree(root/part)
+    for k, part in enumerate(parts): grey_photo(root/part/"0.png", k)
+    refused("looks like a split", load)
+
+
+@pytest.mark.parametrize("classes", [
+    ("train", "bus", "car"), ("bullet_train", "blood_test", "train"), ("train", "test tube"), ("valid", "invalid"),
+    ("pre_test", "post_test"), ("training", "trainers"), ("device", "evaluator"), ("contest", "retrain")])
+def test_classes_that_are_no_splits(tmp_path, classes):
+    "A8: names that a split's words are in, and folders of unlike names in them."
+    for k, label in enumerate(classes):
+        for j in range(2):
+            for i in range(4): grey_photo(tmp_path/"photos"/label/f"{label} {j}"/f"{i}.png", 40 * k + 10 * j + i)
+    own, messages = load_own(tmp_path/"photos", tmp_path)
+    assert own.classes == tuple(sorted(classes)) and not [line for line in messages if "taken together" in line]
+
+
+def test_classes_of_the_same_folders(tmp_path):
+    "A8: left and right by day and night may be classes, so a warning says what is done."
+    root = tmp_path/"photos"
+    parts_of_classes(root, ("left", "right"), ("day", "night"))
+    own, messages = load_own(root, tmp_path)
+    assert own.classes == ("left", "right")
+    told = ("the classes of folder:photos@42 are 'left', 'right', and the photos in the folders 'day', 'night' that "
+            "each of them holds are taken together")
+    assert told in own.notes
+    remedy = "; if the classes are 'day', 'night', rename the folders above them to train, val, test"
+    assert f"{told}{remedy}" in messages
+    # One more class without them, or with one of them only.
+    grey_photo(root/"middle"/"day"/"0.png", 201)
+    grey_photo(root/"middle"/"0.png", 202)
+    own, messages = load_own(root, tmp_path)
+    assert len(own.classes) == 3 and not [line for line in messages if "taken together" in line]
+    # A train is a class beside a bus, whatever they hold.
+    shutil.rmtree(root)
+    parts_of_classes(root, ("bus", "train"), ("day", "night"))
+    own, messages = load_own(root, tmp_path)
+    assert own.classes == ("bus", "train") and any("'day', 'night' that each" in line for line in messages)
+
+
+def test_splits_below_classes(tmp_path):
+    "A8: train and test in each class are put together and divided anew, with a warning."
+    parts_of_classes(tmp_path/"photos", ("cat", "dog"), ("train", "test"))
+    own, messages = load_own(tmp_path/"photos", tmp_path)
+    assert own.classes == ("cat", "dog") and sum(sizes(own)) == 32
+    remedy = "taken together; to keep them apart, put the folders of the classes into train, val, test"
+    assert any(remedy in line for line in messages)
 
 
 def png_chunk(name, content, wrong=0):

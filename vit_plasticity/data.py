@@ -10,7 +10,7 @@ __all__ = ['SPLITS', 'FASHION_SHA256', 'PHOTO_SUFFIXES', 'FOREIGN_SUFFIXES', 'SY
            'Photos', 'load_folder', 'load_text', 'token_sequences', 'describe_datasets']
 
 # %% ../nbs/api/03_data.ipynb #975f6e28
-import csv, errno, gzip, hashlib, http.client, io, json, math, os, pickle, shutil, tarfile, tempfile, time
+import csv, errno, gzip, hashlib, http.client, io, json, math, os, pickle, re, shutil, tarfile, tempfile, time
 import unicodedata, urllib.request, warnings, zipfile, zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -300,9 +300,12 @@ FOREIGN_SUFFIXES = (".heic", ".heif", ".hif", ".jxl", ".jxr", ".psd", ".tga", ".
                     ".qoi", ".dcm", ".3fr", ".arw", ".cr2", ".cr3", ".crw", ".dcr", ".dng", ".erf", ".iiq", ".kdc",
                     ".mef", ".mos", ".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2",
                     ".srf", ".srw", ".x3f")
-# Folders that systems make, in lower case: of network disks, macOS, Windows, repaired disks.
-SYSTEM_FOLDERS = ("@eadir", "#recycle", "@recycle", "@recently-snapshot", "__macosx", "$recycle.bin", "recycler",
-                  "system volume information", "lost+found")
+# Folders that systems make, in lower case: of network disks, macOS, Windows, repaired disks, programs.
+# So are found.000, found.001, ... and those whose names end in @eadir@tmp.
+SYSTEM_FOLDERS = ("@eadir", "@synoeastream", "@synoresource", "@tmp", "#recycle", "@recycle", "@recently-snapshot",
+                  "#snapshot", "~snapshot", "__macosx", "network trash folder", "thevolumesettingsfolder",
+                  "$recycle.bin", "recycler", "recycled", "system volume information", "lost+found", "__pycache__",
+                  "_gsdata_")
 
 # %% ../nbs/api/03_data.ipynb #d5819d4be
 def _to_rgb(image): # a PIL image of any mode -> RGB, on a white ground
@@ -744,7 +747,7 @@ def _refuse_gaps(name: str, loaded: dict, infos: dict, classes: tuple[str, ...])
         if not len(loaded[split].labels): raise ValueError(f"`dataset`: {name} has no {split} images that can be read")
     if "train" in infos and (missing := _missing("train", loaded, classes)):
         alike = [repr(other) for other in classes if other != missing[0] and _bare(other) == _bare(missing[0])]
-        also = f" ({alike[0]} differs from it only in case or blanks)" if alike else ""
+        also = f" ({alike[0]} looks like it)" if alike else ""
         raise ValueError(f"`dataset`: {name} has no training images of {missing[0]!r} that can be read{also}; add "
                          "some, or remove the class")
 
@@ -755,6 +758,7 @@ class _Found(NamedTuple): # what a reader finds
     root: Path | None = None # of the names: a folder, or a zip archive
     foreign: dict[str, dict[str, str]] | None = None # class -> images that can't be read -> why
     notes: tuple[str, ...] = () # what was left out or merged
+    shared: tuple[str, ...] = () # folders that each class's folder holds
 
 class _ArraysOnly(pickle.Unpickler): # makes numbers, texts, lists and numpy arrays, and runs nothing else
     ALLOWED = {("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct, ("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): np.dtype,
@@ -935,9 +939,14 @@ def _by_folder(foreign: dict[str, str]) -> dict[str, dict]: # folder within the 
 # %% ../nbs/api/03_data.ipynb #d070dc985
 def _nfc(text: str) -> str: return unicodedata.normalize("NFC", text) # "é" as one character, as macOS doesn't write it
 
-def _bare(name: str) -> str: # without case, blanks and signs that can't be seen
-    letters = unicodedata.normalize("NFKC", name).casefold()
-    return "".join(c for c in letters if not c.isspace() and unicodedata.category(c) != "Cf")
+# Without case, signs that can't be seen, and blanks, underscores, hyphens and full stops. Between digits these are
+# one sign, since 1.5 is not 15, and a hyphen at the start or end stays, as in -1 or A-.
+def _bare(name: str) -> str:
+    letters = unicodedata.normalize("NFKC", name).casefold().strip()
+    kinds = {"Cf": "", "Pd": "-"}
+    letters = "".join(kinds.get(unicodedata.category(c), c) for c in letters).strip()
+    joined = re.sub(r"(?<=\d)[\s_.-]+(?=\d)", "/", letters)
+    return re.sub(r"(?!^-)(?!-$)[\s_.-]+", "", joined) or letters
 
 def _alike_names(classes: tuple[str, ...]) -> list[str]: # groups of names that a reader may take for one
     groups = {}
@@ -955,8 +964,11 @@ class _Files(NamedTuple): # what a folder holds
     foreign: dict[str, str] # images that can't be read -> why
     others: int = 0 # files that are no images
 
-def _is_left_out(folder: str) -> bool: # by its name alone
-    return folder.startswith(".") or folder.lower() in SYSTEM_FOLDERS
+def _is_of_system(folder: str) -> bool: # by its name alone
+    name = folder.lower()
+    return name in SYSTEM_FOLDERS or name.endswith("@eadir@tmp") or bool(re.fullmatch(r"found\.[0-9]{3}", name))
+
+def _is_left_out(folder: str) -> bool: return folder.startswith(".") or _is_of_system(folder)
 
 def _list_photos(root: str, start: str, refuse: Callable) -> _Files: # what is in `start` and below
     files = []
@@ -1027,6 +1039,51 @@ def _class_folders(root: Path, folder: Path) -> _Classes:
 
 ROLES = {"train": ("train", "training"), "val": ("val", "valid", "validation", "dev"), "test": ("test", "testing")} # names of folders, in lower or upper case
 
+# %% ../nbs/api/03_data.ipynb #d7e3a95b1
+# Words of folders that name a split, and what may be added to them, as in training_set or TestImages.
+_ROLE_WORDS = {word: role for role, words in ROLES.items() for word in words}
+_ROLE_WORDS |= {"trn": "train", "trainval": "train", "development": "val", "tst": "test", "eval": "test",
+                "evaluation": "test", "holdout": "test"}
+_SET_WORDS = re.compile("(data|sets?|images?|imgs?|photos?|pics?|pictures?|splits?|parts?|folders?|samples?)+$")
+
+def _likely_role(name: str) -> tuple[str | None, tuple[str, ...]]: # of a folder; and the other words of its name
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", unicodedata.normalize("NFKC", name))
+    words = [_SET_WORDS.sub("", word) for word in re.findall(r"[^\W\d_]+", spaced.casefold())]
+    roles = [_ROLE_WORDS[word] for word in words if word in _ROLE_WORDS]
+    return roles[0] if roles else None, tuple(word for word in words if word and word not in _ROLE_WORDS)
+
+# The names of splits among them, if any: of two roles, and alike in their other words (bullet_train and blood_test
+# are not), unless the folders hold folders of the same names.
+def _likely_splits(names: list[str], shared: bool = False) -> list[str]:
+    groups = {}
+    for name in names:
+        role, others = _likely_role(name)
+        if role: groups.setdefault(() if shared else others, {})[name] = role
+    return next((list(group) for group in groups.values() if len(set(group.values())) > 1), [])
+
+def _shared_folders(photos: dict[str, list[str]]) -> tuple[str, ...]: # those with photos in each class, if two or more
+    held = []
+    for files in photos.values():
+        folders = sorted({file.split("/", 2)[1] for file in files if file.count("/") > 1})
+        held.append({_bare(name): _nfc(name) for name in folders})
+    shared = sorted(set.intersection(*map(set, held)))
+    return tuple(held[0][name] for name in shared) if len(shared) > 1 else ()
+
+def _refuse_split(root: Path, classes: list[str], shared: tuple[str, ...]): # whose parts would be the classes
+    if not (names := _likely_splits(classes, bool(shared))): return
+    raise ValueError(f"`dataset`: {str(root)!r} looks like a split, with {' and '.join(map(repr, names))}: rename to "
+                     "train, val, test, each with a folder for each class (or, if these are classes, give them other "
+                     "names)")
+
+def _shared_doubts(name: str, found: _Found) -> list[_Doubt]:
+    if not found.shared: return []
+    listed = _first_of([*map(repr, found.shared)])
+    remedy = f"if the classes are {listed}, rename the folders above them to train, val, test"
+    if _likely_splits(found.shared):
+        remedy = "to keep them apart, put the folders of the classes into train, val, test"
+    return [_Doubt(f"the classes of {name} are {_first_of([*map(repr, found.classes)])}, and the photos in the folders "
+                   f"{listed} that each of them holds are taken together", f"; {remedy}")]
+
 # %% ../nbs/api/03_data.ipynb #d38b9ee5c
 def _role_folders(root: Path) -> dict[str, Path]: # split -> its folder; all -> the root, if it is not divided
     folders = _subfolders(root)
@@ -1055,19 +1112,21 @@ def _read_folder(root: Path) -> _Found:
         raise ValueError(f"`dataset`: {str(root)!r} must have at least 2 folders with images, one for each class; got "
                          f"{len(classes)} (it holds {n} image{'s' if n > 1 else ''}: put those of each class in a "
                          f"folder of its own, or give a CSV file with the columns file and label){also}")
+    shared = _shared_folders(held["all"].photos) if "all" in held else ()
+    if "all" in held: _refuse_split(root, classes, shared)
     parts = {}
     for part, found in held.items():
         rows = [(file, classes.index(name)) for name, files in found.photos.items() for file in files]
         parts[part] = np.array([file for file, _ in rows], object), np.array([label for _, label in rows], np.int64)
     merged = sorted({name for part in held.values() for name in part.merged})
-    return _Found(parts, tuple(classes), root, foreign, (_merged_note(merged),) if merged else ())
+    return _Found(parts, tuple(classes), root, foreign, (_merged_note(merged),) if merged else (), shared)
 
 # %% ../nbs/api/03_data.ipynb #c53d96b79
 def _in_system_folder(folder: Path, file: str) -> bool: # does a part of the path below `folder` have such a name?
     path = Path(file)
     if path.is_absolute() and not path.is_relative_to(folder): return False
     parts = path.relative_to(folder).parts if path.is_absolute() else path.parts
-    return any(part.lower() in SYSTEM_FOLDERS for part in parts[:-1])
+    return any(map(_is_of_system, parts[:-1]))
 
 def _as_spelled(folder: Path, file: str, listings: dict) -> str: # as on the disk, if it differs in its form of Unicode
     if os.path.exists(folder/file): return file
@@ -1219,9 +1278,8 @@ def _warn_all(doubts: list[_Doubt], stacklevel: int) -> tuple[str, ...]: # what 
 
 def _found_doubts(name: str, found: _Found) -> list[_Doubt]: # before anything is decoded
     remedy = ": if they are one, give them one name"
-    alike = [_Doubt(f"the classes {names} of {name} differ only in case or blanks", remedy)
-             for names in _alike_names(found.classes)]
-    return alike + _foreign_doubts(name, found.foreign or {})
+    alike = [_Doubt(f"the classes {names} of {name} look alike", remedy) for names in _alike_names(found.classes)]
+    return _shared_doubts(name, found) + alike + _foreign_doubts(name, found.foreign or {})
 
 def _decoded_notes(name: str, infos: dict) -> list[str]: # what was left out and changed in decoding
     skipped = sum(len(info["skipped"]) for info in infos.values())
