@@ -15,8 +15,9 @@ from vit_plasticity.results import load_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 # Parameters that are several things joined by commas: numbers, with one that a person may give alone, or words.
-NUMBERS = {"layers": 5, "seeds": 7, "lrs": 0.1, "factors": 0.5, "sizes": 28, "eps": 4}
-WORDS = {"components", "datasets", "sets", "penalties", "attacks", "formats", "siblings", "studies", "grid", "model"}
+NUMBERS = {"layers": 5, "seeds": 7, "more_seeds": 7, "lrs": 0.1, "rates": 0.1, "factors": 0.5, "sizes": 28, "eps": 4}
+WORDS = {"components", "datasets", "sets", "tasks", "searched", "repeated", "model", "siblings", "penalties", "attacks"}
+WORDS |= {"formats", "studies", "grid"}
 
 
 def parameters_cell(path):
@@ -80,14 +81,16 @@ def photos(folder, counts):
 
 
 def test_a_class_without_test_images(tmp_path, capsys):
-    "A11: folders of 20, 20 and 2 images; said when the accuracy is measured, and kept with the run."
+    "A11: folders of 20, 20 and 2 images; said before the accuracy is measured, and kept with the run."
     dataset = photos(tmp_path/"photos", {"a": 20, "b": 20, "c": 2})
-    data = load_dataset(dataset, tmp_path/"data", 28)
+    with pytest.warns(UserWarning, match="has no test images of 'c': accuracies leave them out"):
+        data = load_dataset(dataset, tmp_path/"data", 28)
     assert len(data.classes) == 3 and len(data.test.labels.unique()) == 2
     options = dict(dataset=dataset, data_dir=tmp_path/"data", out_dir=tmp_path/"runs", device="cpu", progress=False)
     run = run_finetuning("ln1", steps=1, batch_size=8, **options)
     line = f"{data.name} has no test images of 'c': test accuracy is over the other 2 of 3 classes"
-    assert line in run.info["notes"] and line in capsys.readouterr().out
+    assert line in run.info["notes"] and "has no validation images of 'c'" in capsys.readouterr().out
+    assert sum("no test images of 'c'" in note for note in run.info["notes"]) == 1 # not as loading told it, too
     assert run.table("summary")[["n_classes", "n_test_classes"]].to_numpy().tolist() == [[3, 2]]
     assert [stored.info["notes"] for stored in load_runs("finetune", tmp_path/"runs")] == [run.info["notes"]]
 

@@ -306,6 +306,10 @@ def check_classes(
         raise ValueError(f"`data` must have training images of each class; {data.name} has none of {_listed(absent)}; "
                          "add some, or take the class out of all splits")
 
+def _say_classes(data: Dataset): # what loading the data has not said
+    for line in describe_classes(data):
+        if not any(line.startswith(note) for note in data.notes): _say(line)
+
 def _count(data: Dataset) -> int: # training images of data that can be learnt
     check_classes(data)
     return len(data.train.labels)
@@ -361,7 +365,7 @@ def _check_fit(model, data): # do the model and the data fit each other?
     blocks(model)
     if model.num_classes != len(data.classes):
         raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
-    for line in describe_classes(data): _say(line)
+    _say_classes(data)
 
 # %% ../nbs/api/06_finetune.ipynb #c2978cf88
 class _Training: # one finetuning: what it needs at each step, and what a checkpoint holds
@@ -604,7 +608,7 @@ def linear_probe(
     if not isinstance(data, Dataset): raise ValueError(f"`data` must be what `load_dataset` returns; got {type(data).__name__}")
     check_classes(data)
     if not len(data.test.labels): raise ValueError(f"`data` must have test images; {data.name} has none")
-    for line in describe_classes(data): _say(line)
+    _say_classes(data)
     _check_probe(pooling, layer, after, method, augmented)
     check_seed(seed)
     if data.train.aspects is not None and not augmented: raise ValueError("`data` must be loaded without crops=True for a probe of plain images; its training photos are whole")
@@ -683,9 +687,10 @@ def _keeping(source: Dataset, network: nn.Module) -> tuple[Callable, dict]: # wh
 
 def _notes(network: nn.Module, *datasets: Dataset) -> tuple[str, ...]:
     "What was done to make model and data fit, and which classes are not in a split; kept with a run."
-    told = [network, *datasets]
-    lines = [line for each in told for line in getattr(each, "notes", ())]
-    return tuple(dict.fromkeys(lines + [line for data in datasets for line in describe_classes(data)]))
+    lines = [line for each in (network, *datasets) for line in getattr(each, "notes", ())]
+    lines += [line for data in datasets for line in describe_classes(data)]
+    def said_in_full(line): return any(other != line and other.startswith(line) for other in lines)
+    return tuple(line for line in dict.fromkeys(lines) if not said_in_full(line))
 
 def _finetune_stored(parameters: dict, out_dir: Path, kept: Callable[[nn.Module], float] | None, network: nn.Module, data: Dataset, **options) -> Run: # with `options` of `finetune`, unless it is stored; what is `kept` is measured before and after
     checkpoint = out_dir/"finetune"/f".{run_id(parameters)}.pt"
@@ -791,7 +796,7 @@ def _check_grid(grid: list[dict]): # each before any is run
     @functools.lru_cache
     def n_train(dataset, data_dir, size, crops): # training images of data that can be learnt
         data = _kept(dataset, data_dir, size, crops=crops)
-        for line in describe_classes(data): _say(line)
+        _say_classes(data)
         return _count(data)
     for run in (DEFAULTS | run for run in grid):
         check_flag("pretrained", run["pretrained"]), get_device(run["device"]), get_out_dir(run["out_dir"])
