@@ -333,6 +333,17 @@ def _layout(model: nn.Module) -> list: # shapes of all tensors, and each LayerNo
     shapes = [(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()]
     return shapes + [module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)]
 
+@torch.no_grad()
+def _logits(model: nn.Module, size: int) -> torch.Tensor: # of one image of noise, in evaluation mode
+    modes = {module: module.training for module in model.modules()}
+    weight = next(model.parameters())
+    image = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0)).to(weight)
+    try:
+        return model.eval()(image).float().cpu()
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
 def keep_model(
     model: nn.Module, # what `load_model(name, ...)` returned, finetuned since
     path: str | Path, # the file to write, *.safetensors
@@ -344,8 +355,14 @@ def keep_model(
     size, mean, std = input_config(model)
     architecture = architecture_of(name) | {"img_size": size}
     with torch.device("meta"):
-        if _layout(model) != _layout(build_vit(architecture, model.num_classes, mean, std)):
-            raise ValueError(f"`model` must be what load_model({str(name)!r}) makes, without adapters or `norm_eps`")
+        same = _layout(model) == _layout(build_vit(architecture, model.num_classes, mean, std))
+    if not same:
+        raise ValueError(f"`model` must be what load_model({str(name)!r}) makes, without adapters or `norm_eps`")
+    rebuilt = build_vit(architecture, model.num_classes, mean, std)
+    rebuilt.load_state_dict({key: tensor.cpu() for key, tensor in model.state_dict().items()})
+    if not torch.allclose(_logits(rebuilt, size), _logits(model, size), rtol=1e-3, atol=1e-4):
+        raise ValueError(f"`model` must compute what load_model({str(name)!r}) with its weights does; got other logits: "
+                         "take off hooks and replaced parts")
     origin = {"model": Path(name).name, "weights": None if weights is None else Path(weights).name}
     told = {"img_size": size, "mean": mean, "std": std, "origin": origin, "notes": list(getattr(model, "notes", ()))}
     with replacing(Path(path)) as whole:
