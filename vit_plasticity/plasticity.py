@@ -65,8 +65,9 @@ def _read(block: BlockMaps, component: str, inputs: str, x: Tensor) -> Tensor: #
     if component == "fc2": return _pad(block, x)
     return block.ln1(x) if component == "mha" and inputs == "embedding_ln1" else x
 
-def _norms(x: Tensor) -> Tensor: # Frobenius norms over the last two axes, summed in float64
-    return torch.linalg.vector_norm(x, dim=(-2, -1), dtype=torch.float64)
+def _sequence_norms(x: Tensor) -> Tensor: # Frobenius norms over the last two axes: within tokens as they are, over them in float64
+    if x.dtype.itemsize < 4: x = x.float()
+    return torch.linalg.vector_norm(torch.linalg.vector_norm(x, dim=-1), dim=-1, dtype=torch.float64)
 
 def _check_images(x: Tensor, y: Tensor): # of the two sides of the pairs
     if x.shape != y.shape or not len(x):
@@ -98,7 +99,7 @@ def official_rates(
     distances = []
     while kept[0]:
         # from the last output to the first; each is freed once it is compared, as in the official code
-        distances.append(_norms(kept[0].pop() - kept[1].pop()))
+        distances.append(_sequence_norms(kept[0].pop() - kept[1].pop()))
     between_tokens, *between_outputs = reversed(distances)
     if same := int((between_tokens == 0).sum()):
         raise ValueError(f"`x` and `y` must differ in every pair; {same} of {len(x)} pairs have the same tokens")
@@ -109,6 +110,9 @@ def official_rates(
     return _frame(values, "rate", pair=np.arange(len(x)))
 
 # %% ../nbs/api/05_plasticity.ipynb #c10f8ef9d
+def _norms(x: Tensor) -> Tensor: # Frobenius norms over the last two axes, summed in float64
+    return torch.linalg.vector_norm(x, dim=(-2, -1), dtype=torch.float64)
+
 def _distances(u: Tensor, v: Tensor, crossed: bool) -> Tensor: # (pairs,): of u[i] and v[i], or of all u[i] and v[j]
     if not crossed: return _norms(u - v)
     u, v = u.double().flatten(1), v.double().flatten(1)
