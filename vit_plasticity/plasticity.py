@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['INPUTS', 'MEASURES', 'PAIRS', 'EQUAL', 'FEW', 'PASS', 'BFLOAT16_TOLERANCE', 'SAVE_AFTER', 'RANKED', 'TERMS',
-           'SCALE_SPREAD', 'NEAR', 'LAYERNORMS', 'PAPER', 'HERE', 'official_rates', 'rates_of_change',
-           'summarize_rates', 'compare_components', 'rank_components', 'relative_half_width', 'sample_rates',
-           'measure_plasticity', 'token_statistics', 'scale_rates', 'white_noise', 'source_rates', 'variance_shares',
-           'ranking_changes', 'length_rates', 'length_exponents', 'compare_measures', 'component_costs', 'recommend',
-           'run_plasticity', 'run_dependence']
+           'SCALE_SPREAD', 'PAPER', 'HERE', 'official_rates', 'rates_of_change', 'summarize_rates',
+           'compare_components', 'rank_components', 'relative_half_width', 'sample_rates', 'measure_plasticity',
+           'token_statistics', 'scale_rates', 'white_noise', 'source_rates', 'variance_shares', 'ranking_changes',
+           'length_rates', 'length_exponents', 'compare_measures', 'component_costs', 'recommend', 'run_plasticity',
+           'run_dependence']
 
 # %% ../nbs/api/05_plasticity.ipynb #c0365a05a
 import copy, hashlib, math, shutil, time, warnings, zipfile
@@ -64,8 +64,10 @@ def _read(block: BlockMaps, component: str, inputs: str, x: Tensor) -> Tensor: #
     if component == "fc2": return _pad(block, x)
     return block.ln1(x) if component == "mha" and inputs == "embedding_ln1" else x
 
-def _norms(x: Tensor) -> Tensor: # Frobenius norms over the last two axes, summed in float64
-    return torch.linalg.vector_norm(x, dim=(-2, -1), dtype=torch.float64)
+# %% ../nbs/api/05_plasticity.ipynb #cd65124e6
+def _sequence_norms(x: Tensor) -> Tensor: # Frobenius norms over the last two axes: within tokens as they are, over them in float64
+    if x.dtype.itemsize < 4: x = x.float()
+    return torch.linalg.vector_norm(torch.linalg.vector_norm(x, dim=-1), dim=-1, dtype=torch.float64)
 
 def _check_images(x: Tensor, y: Tensor): # of the two sides of the pairs
     if x.shape != y.shape or not len(x):
@@ -97,7 +99,7 @@ def official_rates(
     distances = []
     while kept[0]:
         # from the last output to the first; each is freed once it is compared, as in the official code
-        distances.append(_norms(kept[0].pop() - kept[1].pop()))
+        distances.append(_sequence_norms(kept[0].pop() - kept[1].pop()))
     between_tokens, *between_outputs = reversed(distances)
     if same := int((between_tokens == 0).sum()):
         raise ValueError(f"`x` and `y` must differ in every pair; {same} of {len(x)} pairs have the same tokens")
@@ -108,6 +110,9 @@ def official_rates(
     return _frame(values, "rate", pair=np.arange(len(x)))
 
 # %% ../nbs/api/05_plasticity.ipynb #c10f8ef9d
+def _norms(x: Tensor) -> Tensor: # Frobenius norms over the last two axes, summed in float64
+    return torch.linalg.vector_norm(x, dim=(-2, -1), dtype=torch.float64)
+
 def _distances(u: Tensor, v: Tensor, crossed: bool) -> Tensor: # (pairs,): of u[i] and v[i], or of all u[i] and v[j]
     if not crossed: return _norms(u - v)
     u, v = u.double().flatten(1), v.double().flatten(1)
@@ -785,8 +790,8 @@ def component_costs(
 # An order of magnitude: so much farther than relative rates do rates spread whose order is one of scale.
 SCALE_SPREAD = 10
 # Rates up to this factor from γ/σ are about it.
-NEAR = 4 / 3
-LAYERNORMS = ("ln1", "ln2")
+_NEAR = 4 / 3
+_LAYERNORMS = ("ln1", "ln2")
 
 def _factor(value: float) -> str: return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -794,7 +799,7 @@ def _spread(rates: pd.Series) -> float: # component -> rate; a rate of zero has 
     return rates.max() / rates[rates > 0].min()
 
 def _lead(rates: pd.Series) -> float: # of the larger LayerNorm over the largest other component
-    norms = rates.index.isin(LAYERNORMS)
+    norms = rates.index.isin(_LAYERNORMS)
     return rates[norms].max() / rates[~norms].max()
 
 def _mostly_scale(absolute: list[float], relative: float) -> bool: # on a logarithmic scale, of spreads or leads
@@ -805,12 +810,13 @@ def _is_scale(rates: dict[str, pd.Series], relative: pd.Series, norms_first: boo
     far = min(spreads) >= SCALE_SPREAD * _spread(relative)
     return far and _mostly_scale(spreads, _spread(relative)) or norms_first and _mostly_scale(leads, _lead(relative))
 
+# %% ../nbs/api/05_plasticity.ipynb #cb9b02b91
 def _gamma_over_sigma(rates: dict[str, pd.Series], tokens: dict[str, pd.DataFrame]) -> str: # "": it explains nothing
     if not tokens: return ""
-    name = max(LAYERNORMS, key=lambda norm: sum(rates[measure][norm] for measure in tokens))
+    name = max(_LAYERNORMS, key=lambda norm: sum(rates[measure][norm] for measure in tokens))
     ratios = [table.groupby("component").gamma_over_sigma.mean()[name] for table in tokens.values()]
     measured = [rates[measure][name] for measure in tokens]
-    if not all(1 / NEAR <= rate / ratio <= NEAR for rate, ratio in zip(measured, ratios)): return ""
+    if not all(1 / _NEAR <= rate / ratio <= _NEAR for rate, ratio in zip(measured, ratios)): return ""
     measured, ratios = (_listed([f"{value:.3g}" for value in values]) for values in (measured, ratios))
     return (f" {name.upper()}'s rates, {measured} ({_listed(list(tokens))}), are about its γ/σ, {ratios}:"
             " a LayerNorm's rate goes as one over the size of the tokens.")
@@ -822,7 +828,7 @@ def _scale_sentence(measures: pd.DataFrame, tokens: dict[str, pd.DataFrame]) -> 
     if relative is None or not rates: return ""
     for measure in tokens: check_choice("tokens", measure, rates)
     first = measures[measures.measure.isin(rates) & (measures.rank_low == 1)].component
-    norms_first = bool(first.isin(LAYERNORMS).all())
+    norms_first = bool(first.isin(_LAYERNORMS).all())
     if not _is_scale(rates, relative, norms_first): return ""
     spreads, leads = (_listed([_factor(of(values)) for values in rates.values()]) for of in (_spread, _lead))
     ends = " to ".join(f"{name.upper()} {relative[name]:.2f}" for name in (relative.idxmin(), relative.idxmax()))
