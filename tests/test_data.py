@@ -303,7 +303,8 @@ def write_classes(root, colours=COLOURS, n=10, name="{i}.jpg"):
 
 
 def load_own(path, tmp_path, size=32):
-    "The data set and its warnings."
+    "The data set and its warnings, as in a new process."
+    data._WARNED.clear()
     with warnings.catch_warnings(record=True, action="always") as caught: return load_dataset(f"folder:{path}", tmp_path/"data", size), [str(w.message) for w in caught]
 
 
@@ -322,6 +323,26 @@ def test_own_classes(tmp_path):
     time.sleep(0.01)
     (root/"猫"/"a photo 0 é.jpg").write_bytes(photo(COLOURS["red"])) # changed: decoded anew
     assert load_own(root, tmp_path)[0].sha256 != own.sha256
+
+
+def test_a_folder_is_warned_of_once_a_process(tmp_path, capsys):
+    "Plainly: without the seed of the division, and without a line of this library's code."
+    root = tmp_path/"photos"
+    write_classes(root, {"a": COLOURS["red"], "b": COLOURS["blue"]})
+    (root/"a"/"broken.jpg").write_bytes(b"no image")
+    own, (message,) = load_own(root, tmp_path)
+    assert message.startswith(f"1 of 21 images in {str(root)!r} can't be read and were skipped: 'a/broken.jpg'")
+    assert own.notes == ("1 photo of folder:photos can't be read and is left out",)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        again = load_dataset(f"folder:{root}", tmp_path/"data", 32)
+        assert again.notes == own.notes and not caught
+        data.load_folder(root, 8, progress=False)
+        assert not caught
+        shutil.copytree(root, tmp_path/"others"/"photos")
+        load_dataset(f"folder:{tmp_path}/others/photos", tmp_path/"data", 32)
+    [other] = caught
+    line = warnings.formatwarning(other.message, other.category, other.filename, other.lineno, other.line)
+    assert line == f"<vit_plasticity>:0: UserWarning: {other.message}\n"
 
 
 def test_own_splits(tmp_path):
@@ -416,7 +437,7 @@ def test_own_csv(tmp_path):
     assert load_own(table, tmp_path)[0].classes == ("blue", "green", "red")
     shutil.copytree(tmp_path/"images", tmp_path/"split"/"train")
     shutil.copytree(tmp_path/"images"/"red", tmp_path/"split"/"test"/"red")
-    assert "10 photos of folder:split@42 are in more than one split, as copies" in load_own(tmp_path/"split", tmp_path)[1][-1]
+    assert "10 photos of folder:split are in more than one split, as copies" in load_own(tmp_path/"split", tmp_path)[1][-1]
     table.write_bytes(b"\x00\xff" * 50)
     refused("photos.csv", lambda: load_own(table, tmp_path))
 
@@ -441,7 +462,8 @@ def write_list(path, rows):
 
 
 def load_photos(folder, size=8):
-    "Photos of a folder, and the warnings."
+    "Photos of a folder, and the warnings, as in a new process."
+    data._WARNED.clear()
     with warnings.catch_warnings(record=True, action="always") as caught:
         photos = data.load_folder(folder, size, progress=False)
     return photos, [str(w.message) for w in caught]
@@ -505,7 +527,7 @@ def test_foreign_kinds(tmp_path):
         (root/name).write_bytes(b"II*\0")
     counted = "are of kinds that can't be read and are left out: 20 HEIC and 1 NEF in 'cat', 1 DNG in 'dog'"
     own, messages = load_own(root, tmp_path)
-    assert own.notes == (f"22 images of folder:photos@42 {counted}",) and own.sha256 == plain.sha256
+    assert own.notes == (f"22 images of folder:photos {counted}",) and own.sha256 == plain.sha256
     assert messages == [f"{own.notes[0]}; convert them to JPEG or PNG"]
     photos, (message,) = load_photos(root)
     assert "20 HEIC in 'cat', 1 NEF in 'cat/sub', 1 DNG in 'dog'; convert them to JPEG or PNG" in message
@@ -514,7 +536,7 @@ def test_foreign_kinds(tmp_path):
     paths = sorted(root.rglob("*.*"))
     write_list(tmp_path/"photos.csv", [(path.relative_to(tmp_path), path.relative_to(root).parts[0]) for path in paths])
     own, messages = load_own(tmp_path/"photos.csv", tmp_path)
-    assert messages == [f"22 images of folder:photos.csv@42 {counted}; convert them to JPEG or PNG"]
+    assert messages == [f"22 images of folder:photos.csv {counted}; convert them to JPEG or PNG"]
     assert sum(sizes(own)) == 20
     photos, (message,) = load_photos(tmp_path/"photos.csv")
     assert len(photos.skipped) == 22 and "20 HEIC in 'photos/cat'" in message
@@ -598,7 +620,7 @@ def test_names_that_look_alike(tmp_path):
         for i in range(10): grey_photo(root/label/f"{i}.png", 10 * k + i)
     own, messages = load_own(root, tmp_path)
     assert len(own.classes) == 4
-    assert own.notes == ("the classes 'Cat' and 'cat' and 'cat ' of folder:photos@42 look alike",)
+    assert own.notes == ("the classes 'Cat' and 'cat' and 'cat ' of folder:photos look alike",)
     assert messages == [f"{own.notes[0]}: if they are one, give them one name"]
     for split, label in (("train", "Cat"), ("test", "cat")):
         for name in (label, "dog"): shutil.copytree(root/name, tmp_path/"split"/split/name)
@@ -858,8 +880,8 @@ def test_few_bits_of_a_data_set(tmp_path):
     for _ in range(2):
         own, (message,) = load_own(tmp_path/"photos", tmp_path)
         scaled, dark = own.notes
-        assert scaled.startswith("6 photos of folder:photos@42 use fewer than the 16 bits of their files")
-        assert dark.startswith("the 14 photos of 16 bits in folder:photos@42 use only the lowest 12 bits")
+        assert scaled.startswith("6 photos of folder:photos use fewer than the 16 bits of their files")
+        assert dark.startswith("the 14 photos of 16 bits in folder:photos use only the lowest 12 bits")
         assert message.startswith(dark + "; multiply their values by 16")
 
 
@@ -884,6 +906,7 @@ def test_near_copies(tmp_path, change, crops):
         for label in "ab": (root/split/label).mkdir(parents=True)
     for i, image in enumerate(pieces): image.save(root/("train" if i < 10 else "test")/"ab"[i % 2]/f"{i}.png")
     def load():
+        data._WARNED.clear()
         with warnings.catch_warnings(record=True, action="always") as caught:
             own = load_dataset(f"folder:{root}", tmp_path/"data", 64, crops=crops)
         return own, [str(w.message) for w in caught]
@@ -893,7 +916,7 @@ def test_near_copies(tmp_path, change, crops):
         own, (message,) = load()
         start, example = message.split(", e.g. ")
         assert own.notes == (start,)
-        assert start == ("4 pairs of photos of folder:photos@42 in different splits are near copies "
+        assert start == ("4 pairs of photos of folder:photos in different splits are near copies "
                          "(one photo encoded anew, resized or slightly changed)")
         assert example.endswith(": what is tested was trained on; keep near copies in one split, or remove them")
         assert "/copy of " in example and " (test)" in example and (" (train)" in example or " (val)" in example)
@@ -915,7 +938,7 @@ def test_class_without_test_images(tmp_path):
     for k, (label, n) in enumerate((("cat", 20), ("dog", 20), ("owl", 2))):
         for i in range(n): grey_photo(tmp_path/"photos"/label/f"{i}.png", 100 * k + i)
     own, (message,) = load_own(tmp_path/"photos", tmp_path)
-    assert own.notes == ("folder:photos@42 has no test images of 'owl'",)
+    assert own.notes == ("folder:photos has no test images of 'owl'",)
     remedy = "add images (of fewer than 3 none is kept for testing), or remove the class"
     assert message == f"{own.notes[0]}: accuracies leave them out; {remedy}"
     assert set(own.test.labels.tolist()) == {0, 1} and torch.bincount(own.train.labels).tolist() == [13, 13, 2]

@@ -512,8 +512,18 @@ def _why_unreadable(error: Exception) -> str: # one short line
 def _list_skipped(skipped: dict) -> str: # the first three files and why
     return ", ".join(f"{file!r} ({why})" for file, why in list(skipped.items())[:3]) + (", ..." if len(skipped) > 3 else "")
 
-def _warn_skipped(skipped: dict, n: int, folder, stacklevel: int):
-    if skipped: warnings.warn(f"{len(skipped)} of {n} images in {str(folder)!r} can't be read and were skipped: {_list_skipped(skipped)}", stacklevel=stacklevel + 1)
+_WARNED: set[tuple[str, str]] = set() # of the reader's own folders: folder, line
+
+def _warn_once(line: str, folder: str | Path): # once a process, and without the line of code that it comes from
+    told = str(Path(folder).expanduser().resolve()), line
+    if told in _WARNED: return
+    warnings.warn_explicit(line, UserWarning, "<vit_plasticity>", 0)
+    _WARNED.add(told)
+
+def _warn_skipped(skipped: dict, n: int, folder: str | Path):
+    if not skipped: return
+    what = f"{len(skipped)} of {n} images in {str(folder)!r} can't be read and were skipped"
+    _warn_once(f"{what}: {_list_skipped(skipped)}", folder)
 
 # %% ../nbs/api/03_data.ipynb #c3627492e
 class _PhotoList(NamedTuple): # what is to be decoded
@@ -1015,12 +1025,12 @@ class _Classes(NamedTuple): # a folder with a folder for each class
     foreign: dict[str, dict[str, str]] # class -> images that can't be read -> why
     merged: list[str] # classes of more than one folder
 
-def _warn_loose(folder: Path, stacklevel: int): # photos that no class has
+def _warn_loose(folder: Path): # photos that no class has
     loose = sorted(path.name for path in folder.iterdir() if _suffix(path.name) in PHOTO_SUFFIXES + FOREIGN_SUFFIXES
                    and not path.name.startswith(".") and path.is_file())
     if not loose: return
-    warnings.warn(f"{len(loose)} images in {str(folder)!r} lie beside the folders and are not used, e.g. {loose[0]!r}",
-                  stacklevel=stacklevel + 1)
+    what = f"{len(loose)} images in {str(folder)!r} lie beside the folders and are not used"
+    _warn_once(f"{what}, e.g. {loose[0]!r}", folder)
 
 def _class_folders(root: Path, folder: Path) -> _Classes:
     def refuse(error): raise ValueError(f"`dataset`: {error.filename!r} can't be read ({error.strerror}): change its permissions or move it") from None
@@ -1031,9 +1041,8 @@ def _class_folders(root: Path, folder: Path) -> _Classes:
         if found.photos: photos.setdefault(_nfc(name), []).extend(found.photos)
         if found.foreign: foreign.setdefault(_nfc(name), {}).update(found.foreign)
         if not found.photos and not found.foreign: empty.append(name)
-    if empty:
-        warnings.warn(f"no images ({_KINDS}) in {_first_of([*map(repr, empty)], 3)} of {str(folder)!r}", stacklevel=6)
-    _warn_loose(folder, 6)
+    if empty: _warn_once(f"no images ({_KINDS}) in {_first_of([*map(repr, empty)], 3)} of {str(folder)!r}", folder)
+    _warn_loose(folder)
     twice = [name for name, n in Counter(map(_nfc, names)).items() if n > 1]
     return _Classes(dict(sorted(photos.items())), foreign, twice)
 
@@ -1102,7 +1111,7 @@ def _role_folders(root: Path) -> dict[str, Path]: # split -> its folder; all -> 
 def _read_folder(root: Path) -> _Found:
     places = _role_folders(root)
     held = {part: _class_folders(root, folder) for part, folder in places.items()}
-    if root not in places.values(): _warn_loose(root, 5)
+    if root not in places.values(): _warn_loose(root)
     foreign = {}
     for part in held.values():
         for name, files in part.foreign.items(): foreign.setdefault(name, {}).update(files)
@@ -1272,8 +1281,8 @@ def _photo_lists(root: Path, parts: dict, own: bool) -> dict[str, _PhotoList]:
     return {split: _PhotoList(root, list(files), labels, own) for split, (files, labels) in parts.items()}
 
 # %% ../nbs/api/03_data.ipynb #d54e0e4e7
-def _warn_all(doubts: list[_Doubt], stacklevel: int) -> tuple[str, ...]: # what runs keep of them
-    for doubt in doubts: warnings.warn(doubt.what + doubt.remedy, stacklevel=stacklevel + 1)
+def _warn_all(doubts: list[_Doubt], folder: str | Path) -> tuple[str, ...]: # what runs keep of them
+    for doubt in doubts: _warn_once(doubt.what + doubt.remedy, folder)
     return tuple(doubt.what for doubt in doubts)
 
 def _found_doubts(name: str, found: _Found) -> list[_Doubt]: # before anything is decoded
@@ -1284,7 +1293,8 @@ def _found_doubts(name: str, found: _Found) -> list[_Doubt]: # before anything i
 def _decoded_notes(name: str, infos: dict) -> list[str]: # what was left out and changed in decoding
     skipped = sum(len(info["skipped"]) for info in infos.values())
     scaled = sum(info["scaled"] for info in infos.values())
-    notes = [f"{skipped} photos of {name} can't be read and are left out"] if skipped else []
+    left_out = "1 photo of {} can't be read and is left out" if skipped == 1 else "{1} photos of {0} can't be read and are left out"
+    notes = [left_out.format(name, skipped)] if skipped else []
     return notes + ([_deep_note(name, scaled)] if scaled else [])
 
 # %% ../nbs/api/03_data.ipynb #dcb159b78
@@ -1295,22 +1305,24 @@ def _load_own(name: str, size: int, data_dir: Path, splits: tuple[str, ...], cro
     if not seed.isdecimal() or Path(given).expanduser().exists(): path, seed = given, str(SPLIT_SEED)
     found = _read_own(path)
     parts = _divide(found.parts, int(seed), None, by_class=True)
-    whole_name = f"folder:{Path(path).expanduser().resolve().name}{'' if {*SPLITS} <= {*found.parts} else f'@{seed}'}"
-    notes = found.notes + _warn_all(_found_doubts(whole_name, found), 3)
+    # Lines for the reader leave out the seed of the division.
+    short_name = f"folder:{Path(path).expanduser().resolve().name}"
+    whole_name = short_name if {*SPLITS} <= {*found.parts} else f"{short_name}@{seed}"
+    notes = found.notes + _warn_all(_found_doubts(short_name, found), path)
     if not len(parts["test"][1]):
         raise ValueError(f"`dataset`: {path!r} has too few images to keep a fifth of them for testing; have 5 a class "
                          "at least, or make train and test folders")
     if not len(parts["val"][1]):
-        warnings.warn(f"{path!r} has too few images to keep a fifth of them for validation: the last step of a "
-                      "training is kept, not the best", stacklevel=3)
+        _warn_once(f"{path!r} has too few images to keep a fifth of them for validation: the last step of a "
+                   "training is kept, not the best", path)
     lists = _photo_lists(found.root, parts, own=True)
     loaded, infos = _load_splits(whole_name, lists, size, data_dir, splits, crops, progress)
     skipped = {file: why for info in infos.values() for file, why in info["skipped"].items()}
-    _warn_skipped(skipped, sum(len(lists[split].files) for split in infos), found.root, 3)
-    _refuse_gaps(whole_name, loaded, infos, found.classes)
-    changed = _decoded_notes(whole_name, infos)
+    _warn_skipped(skipped, sum(len(lists[split].files) for split in infos), found.root)
+    _refuse_gaps(short_name, loaded, infos, found.classes)
+    changed = _decoded_notes(short_name, infos)
     for line in (*found.notes, *changed): say(line)
-    notes += (*changed, *_warn_all(_own_doubts(whole_name, lists, loaded, infos, found.classes), 3))
+    notes += (*changed, *_warn_all(_own_doubts(short_name, lists, loaded, infos, found.classes), path))
     return _photo_dataset(whole_name, found.classes, loaded, infos, notes)
 
 # %% ../nbs/api/03_data.ipynb #de4f6eee8
@@ -1563,10 +1575,10 @@ def load_folder(
     if not files:
         raise ValueError(f"`dataset` must be folder:<path> of a folder with images that can be read; got {str(folder)!r}, "
                          f"where none of {len(paths)} can: {_list_skipped(skipped)}; replace them")
-    _warn_skipped(skipped, len(paths), folder, 2)
+    _warn_skipped(skipped, len(paths), folder)
     deep = [photo.largest for photo in decoded if photo.largest is not None]
     name = repr(str(folder))
-    _warn_all(_foreign_doubts(name, _by_folder(foreign)) + _deep_doubts(name, len(deep), max(deep, default=0)), 2)
+    _warn_all(_foreign_doubts(name, _by_folder(foreign)) + _deep_doubts(name, len(deep), max(deep, default=0)), folder)
     if scaled := sum(photo.scaled for photo in decoded): say(_deep_note(name, scaled))
     return Photos(images[:len(files)], files, skipped | foreign)
 

@@ -844,8 +844,8 @@ HERE = (
     "0.5 points of accuracy [0.0, 1.6] against the best component of each task; a choice by plasticity under the "
     "embedding protocol 6.0 [0.8, 13.2], in situ 7.3 [1.1, 13.9], by relative changes in situ 1.1 [0.0, 2.7]; a random "
     "choice 6.1 [1.4, 11.2]. On the embedded model's own eleven tasks the embedding protocol and relative changes "
-    "always named MHA, which cost 0.15 [0.04, 0.28], and in situ always FC1, 1.85 [0.79, 3.15] (95 % intervals over "
-    "siblings and data sets; `nbs/prediction.ipynb`)."
+    "always named MHA, which cost 0.15 [0.04, 0.28], and in situ always FC1, 1.85 [0.79, 3.15] (95 % intervals: of the "
+    "siblings over siblings and data sets, of the eleven tasks over tasks; `nbs/prediction.ipynb`)."
 )
 
 def _listed(names: list[str], last: str = "and") -> str: return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -437,19 +437,16 @@ def lead_table(
     study: Study, # see `collect_study`
     reference: str = "mha", # the component that the others are subtracted from
     largest: int = 3, # data sets left out in the last way
-    resamples: int = 10_000, # of the bootstrap over data sets
 ) -> pd.DataFrame: # way, configuration, mean_difference, ci_low, ci_high, p_value (two-sided, uncorrected), n
-    "The reference's lead, reckoned in several ways from the same SGD runs; the first is that of `significance_table`."
+    "The reference's lead, reckoned in several ways from the same SGD runs, with Student's 95 % intervals over the units."
     check_choice("reference", reference, COMPONENTS)
     check_number("largest", largest, minimum=1, integer=True)
     ways = {way: comparable(cells) for way, cells in _by_rate(select_rows(study)).items()}
     first = next(iter(ways.values()))
     kinds = first.assign(dataset=first.dataset.replace(TASK_KINDS))
     kinds = kinds.groupby(["dataset", "configuration"], as_index=False).accuracy.mean()
-    parts = {way: compare(frame, reference, correction="none", resamples=resamples) for way, frame in ways.items()}
-    if kinds.dataset.nunique() > 1:
-        tests = compare(kinds, reference, correction="none", resamples=1)
-        parts["kinds of tasks as units"] = _student(kinds, tests, reference)
+    if kinds.dataset.nunique() > 1: ways["kinds of tasks as units"] = kinds
+    parts = {way: _student(frame, reference) for way, frame in ways.items()}
     if first.dataset.nunique() > largest + 1:
         parts[f"without the {largest} largest"] = _without_largest(first, reference, largest)
     columns = ["way", "configuration", "mean_difference", "ci_low", "ci_high", "p_value", "n"]
@@ -461,8 +458,9 @@ def _leads(frame: pd.DataFrame, reference: str) -> pd.DataFrame:
     wide = frame.pivot(index="dataset", columns="configuration", values="accuracy")
     return wide.rsub(wide[reference], axis=0).drop(columns=reference)
 
-def _student(frame: pd.DataFrame, table: pd.DataFrame, reference: str) -> pd.DataFrame:
-    # `table`, with Student's 95 % intervals.
+def _student(frame: pd.DataFrame, reference: str) -> pd.DataFrame:
+    # The tests of `compare`, with Student's 95 % intervals in place of a bootstrap.
+    table = compare(frame, reference, correction="none", resamples=1)
     leads = _leads(frame, reference)[table.configuration]
     half = student.ppf(0.975, len(leads) - 1) * leads.std().to_numpy() / len(leads)**0.5
     return table.assign(ci_low=table.mean_difference - half, ci_high=table.mean_difference + half)
