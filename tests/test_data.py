@@ -695,7 +695,7 @@ def test_classes_of_the_same_folders(tmp_path):
     parts_of_classes(root, ("left", "right"), ("day", "night"))
     own, messages = load_own(root, tmp_path)
     assert own.classes == ("left", "right")
-    told = ("the classes of folder:photos@42 are 'left', 'right', and the photos in the folders 'day', 'night' that "
+    told = ("the classes of folder:photos are 'left', 'right', and the photos in the folders 'day', 'night' that "
             "each of them holds are taken together")
     assert told in own.notes
     remedy = "; if the classes are 'day', 'night', rename the folders above them to train, val, test"
