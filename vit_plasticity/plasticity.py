@@ -915,7 +915,8 @@ def _load_texts(model: str, network: nn.Module, dataset: str, source: str, data_
 
 # %% ../nbs/api/05_plasticity.ipynb #c829b2069
 def _pretrained_on_fashion(model: str) -> bool: # vit_mini, its siblings, and what was finetuned from it
-    if not str(model).endswith(".safetensors"): return model == "vit_mini"
+    if model_kind(model) != "file":
+        return model == "vit_mini"
     return read_metadata(model).get("origin", {"model": "vit_mini"})["model"] == "vit_mini"
 
 def _pretraining_source(model: str, source: str | None, dataset: str) -> str | None: # the default of `source`

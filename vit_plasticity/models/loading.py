@@ -21,7 +21,8 @@ from ..protocols import NORMALIZATIONS
 from ..core import ASSETS, check_choice, check_flag, check_number, checksum, manifest, replacing, say, seeded
 from .families import backbone_sha256, blocks, family_of, input_config
 from vit_plasticity.models.files import (
-    Origin, expanded, first_line, flat_tensors, in_float32, raw_state, read_metadata, save_model
+    Origin, check_names_once, expanded, first_line, flat_tensors, in_float32, indexed, is_safetensors, raw_state,
+    read_metadata, save_model
 )
 from .timm_files import check_fit, converted, fitted, n_prefix_positions, position_grid
 import vit_plasticity.models.gpt2 # noqa: F401
@@ -56,7 +57,7 @@ def model_kind(
     name = str(name)
     if name == "vit_mini":
         return name
-    if name.endswith(".safetensors"):
+    if is_safetensors(name):
         return "file"
     if timm.is_model(name.split(".")[0]): # also where a folder has that name
         return "timm"
@@ -178,21 +179,55 @@ def _load_weights(name: str, weights: str | Path, **given) -> tuple[nn.Module, l
 # Masks, which follow from the sizes, and the head, which is the embedding: files of GPT-2 may have them.
 GPT2_LEFT_OUT = re.compile(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias|lm_head\.weight")
 
-def _gpt2_of_folder(folder: Path) -> nn.Module:
+# The tensors of a folder, of the files that transformers reads; and what of its kind is not read.
+def _gpt2_tensors(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
+    safe, index = sorted(filter(is_safetensors, folder.glob("*"))), folder/"pytorch_model.bin.index.json"
+    whole, state, found = folder/"model.safetensors", {}, {}
+    if safe and whole in safe and not any(folder.glob("*.safetensors.index.json")):
+        others = [file.name for file in safe if file != whole]
+        note = f"{folder.name!r}: {whole.name} is read, not {', '.join(others)}"
+        return raw_state(whole, "model"), [note] if others else []
+    if safe:
+        return raw_state(folder, "model"), []
+    files = indexed(index, "model", ".bin") if index.is_file() else sorted(folder.glob("pytorch_model*.bin"))
+    if not files:
+        raise ValueError(f"`model`: {folder.name!r} has neither model.safetensors nor pytorch_model.bin; get it again")
+    others = sorted({file.name for file in folder.glob("pytorch_model*.bin")} - {file.name for file in files})
+    for file in files:
+        tensors = raw_state(file, "model")
+        check_names_once(found, tensors.keys(), file.name, "model")
+        found |= dict.fromkeys(tensors, file)
+        state |= tensors
+    note = f"{folder.name!r}: the files of {index.name} are read, not {', '.join(others)}"
+    return state, [note] if others else []
+
+# What config.json describes, on the current device, with random weights; with a limit of blocks, if one is known.
+def _gpt2_of_config(folder: Path, held: int | None = None) -> nn.Module:
     from transformers import GPT2Config, GPT2Model
-    origin, state = Origin("model", f"{folder.name!r}"), {}
-    safe = any(folder.glob("*.safetensors"))
-    for path in [folder] if safe else sorted(folder.glob("pytorch_model*.bin")):
-        state |= raw_state(path, "model")
+    try:
+        config = GPT2Config.from_pretrained(str(folder))
+        if held is None or config.n_layer <= held:
+            return GPT2Model(config).float()
+    except Exception as error:
+        reason = f"its config.json describes no GPT-2 ({first_line(error)}); get it again"
+        raise ValueError(f"`model`: {folder.name!r}: {reason}") from error
+    reason = f"does not fit its config.json: that has {config.n_layer} blocks (n_layer), its files have {held}"
+    raise ValueError(f"`model`: {folder.name!r} {reason}; get it again")
+
+# %% ../../nbs/api/02_models/10_loading.ipynb #c0516bf18
+def _gpt2_of_folder(folder: Path) -> tuple[nn.Module, list[str]]:
+    origin, (state, notes) = Origin("model", f"{folder.name!r}"), _gpt2_tensors(folder)
     kept = {name: tensor for name, tensor in state.items() if not GPT2_LEFT_OUT.fullmatch(name)}
     named = {name.removeprefix("transformer."): tensor for name, tensor in kept.items()}
     if len(named) < len(kept):
         raise origin.refused("names some tensors twice, with and without transformer.")
-    model = GPT2Model(GPT2Config.from_pretrained(folder)).float()
     named = in_float32(named, origin)
-    check_fit(named, model, "the GPT-2 of its config.json", origin)
+    n_blocks = len({name.split(".")[1] for name in named if re.match(r"h\.\d+\.", name)})
+    with torch.device("meta"):
+        check_fit(named, _gpt2_of_config(folder, n_blocks), "the GPT-2 of its config.json", origin)
+    model = _gpt2_of_config(folder)
     model.load_state_dict(named)
-    return model
+    return model, notes
 
 def _gpt2_of_hub(name: str) -> nn.Module:
     from transformers import GPT2Config, GPT2Model
@@ -209,7 +244,7 @@ def _gpt2_of_hub(name: str) -> nn.Module:
     return model
 
 # %% ../../nbs/api/02_models/10_loading.ipynb #cd31a659c
-def _load_gpt2(name: str, pretrained: bool) -> nn.Module:
+def _load_gpt2(name: str, pretrained: bool) -> tuple[nn.Module, list[str]]: # and what was done
     try: # loaded here: an optional package
         from transformers import GPT2Config, GPT2Model
     except ImportError:
@@ -218,14 +253,15 @@ def _load_gpt2(name: str, pretrained: bool) -> nn.Module:
     folder = expanded("model", name)
     try:
         if not pretrained:
-            known = name == "gpt2" and not folder.is_dir()
-            return GPT2Model(GPT2Config() if known else GPT2Config.from_pretrained(str(folder)))
-        return _gpt2_of_folder(folder) if folder.is_dir() else _gpt2_of_hub(name)
+            if folder.is_dir():
+                return _gpt2_of_config(folder), []
+            return GPT2Model(GPT2Config() if name == "gpt2" else GPT2Config.from_pretrained(name)), []
+        return _gpt2_of_folder(folder) if folder.is_dir() else (_gpt2_of_hub(name), [])
     except Exception as error:
         if isinstance(error, ValueError) and str(error).startswith("`model`"): # a refusal
             raise
-        raise ValueError(f"`model`: {name} could not be loaded as GPT-2 ({first_line(error)}); "
-                         "check the name and the connection") from error
+        remedy = "get it again" if folder.is_dir() else "check the name and the connection"
+        raise ValueError(f"`model`: {name} could not be loaded as GPT-2 ({first_line(error)}); {remedy}") from error
 
 # %% ../../nbs/api/02_models/10_loading.ipynb #ccd557167
 # Wrong values are refused before anything is loaded.
@@ -253,7 +289,7 @@ def _load(name: str, kind: str, pretrained: bool, weights, size: dict) -> tuple[
     if kind == "file":
         return _load_file(expanded("model", name), pretrained), []
     if kind == "gpt2":
-        return _load_gpt2(name, pretrained), []
+        return _load_gpt2(name, pretrained)
     if weights is not None:
         return _load_weights(name, weights, **size)
     return _load_hub(name, **size) if pretrained else (create_model(name, **size), [])
@@ -314,7 +350,7 @@ def model_identity(
     model: nn.Module, # what it returned
 ) -> dict: # model, model_sha256 and, for a file, its architecture
     "What stored runs say of a model: timm's names fix an architecture, a file's name does not."
-    if not str(name).endswith(".safetensors"): return {"model": str(name), "model_sha256": backbone_sha256(model)}
+    if not is_safetensors(name): return {"model": str(name), "model_sha256": backbone_sha256(model)}
     metadata = read_metadata(Path(name).expanduser())
     architecture = {key: metadata[key] for key in ("architecture", "mean", "std")}
     return {"model": Path(name).name, "model_sha256": backbone_sha256(model), "architecture": architecture}
