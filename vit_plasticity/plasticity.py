@@ -57,7 +57,8 @@ PAIRS = ("matched", "crossed")
 def _pad(block: BlockMaps, x: Tensor) -> Tensor: # tokens as wide as `fc2` reads them, with zeros
     width = block.fc2.in_features if isinstance(block.fc2, nn.Linear) else block.act(block.fc1(x[:1])).shape[-1]
     if width < x.shape[-1]:
-        raise ValueError(f"`inputs` must be in_situ for a model whose FC2 reads {width} channels, fewer than its tokens have, {x.shape[-1]}")
+        raise ValueError(f"`inputs` must be in_situ for a model whose FC2 reads {width} channels, "
+                         f"fewer than its tokens have, {x.shape[-1]}")
     return F.pad(x, (0, width - x.shape[-1]))
 
 def _read(block: BlockMaps, component: str, inputs: str, x: Tensor) -> Tensor: # what a component reads of the token embedding
@@ -65,7 +66,8 @@ def _read(block: BlockMaps, component: str, inputs: str, x: Tensor) -> Tensor: #
     return block.ln1(x) if component == "mha" and inputs == "embedding_ln1" else x
 
 # %% ../nbs/api/05_plasticity.ipynb #cd65124e6
-def _sequence_norms(x: Tensor) -> Tensor: # Frobenius norms over the last two axes: within tokens as they are, over them in float64
+def _sequence_norms(x: Tensor) -> Tensor: # Frobenius norms over the last two axes
+    # squares are summed as they are within a token, and in float64 over the tokens
     if x.dtype.itemsize < 4: x = x.float()
     return torch.linalg.vector_norm(torch.linalg.vector_norm(x, dim=-1), dim=-1, dtype=torch.float64)
 
@@ -599,7 +601,8 @@ def token_statistics(
     "Norms of the tokens that the LayerNorms read and their standard deviations over the channels."
     check_choice("inputs", inputs, ("embedding", "in_situ"))
     if not len(images) or not torch.isfinite(images).all():
-        raise ValueError(f"`images` must be finite, and hold something; got nan, infinite or no pixels in {tuple(images.shape)}")
+        raise ValueError("`images` must be finite, and hold something; "
+                         f"got nan, infinite or no pixels in {tuple(images.shape)}")
     with _maps(model) as maps:
         x, rows = maps.embed(images), []
         for layer, block in enumerate(maps.blocks):

@@ -315,9 +315,12 @@ SCHEMA = { # experiment -> table -> column -> kind
         "plasticity": {"rates": "pair:i layer:i component:s rate:f"},
         "bounds": {"bounds": "layer:i component:s kind:s bound:f"},
         "trajectory": {"trajectory": "step:i loss:f grad_norm:f sharpness:f"}, "sensitivity": {"sensitivity": "layer:i component:s sensitivity:f parameters:i"}, "criteria": {"criteria": "component:s criterion:s value:f"},
-        "robustness": {"summary": "test_accuracy:f val_accuracy:f best_step:i", "evaluations": "step:i val_loss:f val_accuracy:f",
-                       "predictions": "image:i label:i prediction:i", "robust": "attack:s eps:f accuracy:f n:i",
-                       "smoothness": "step:i layer:i lipschitz:f g1_median:f", "network": "image:i lipschitz:f"}}.items()}
+        "robustness": {"summary": "test_accuracy:f val_accuracy:f best_step:i",
+                       "evaluations": "step:i val_loss:f val_accuracy:f",
+                       "predictions": "image:i label:i prediction:i",
+                       "robust": "attack:s eps:f accuracy:f n:i",
+                       "smoothness": "step:i layer:i lipschitz:f g1_median:f",
+                       "network": "image:i lipschitz:f"}}.items()}
 _NAMESAKES = {"robust": {"eps"}} # table -> columns with the name of a parameter: one strength, and the list of all
 NEEDED = ("model", "model_sha256", "dataset", "data_sha256") # parameters of each of these
 
@@ -420,7 +423,8 @@ def check_run(
         try: names = [*run.table(table).columns]
         except ValueError as error: return str(error)
         if len({*names}) < len(names): return f"its table {table} has a column twice"
-        if clash := {*names} & {"run", *info["parameters"]} - _NAMESAKES.get(table, set()): return f"columns of its table {table} have the names of parameters: {', '.join(sorted(clash))}"
+        clash = {*names} & {"run", *info["parameters"]} - _NAMESAKES.get(table, set())
+        if clash: return f"columns of its table {table} have the names of parameters: {', '.join(sorted(clash))}"
     for table, columns in SCHEMA[experiment].items():
         if table not in info["tables"]: return f"it lacks the table {table}"
         rows = run.table(table)
