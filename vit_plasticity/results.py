@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 from pyarrow import ArrowException
 
-from .core import ASSETS, _folder, check_choice, clone_root, find_out_dir, get_out_dir
+from .core import (ASSETS, _folder, check_choice, check_number, clone_root, find_out_dir, get_out_dir,
+                                 parse_components)
 
 # %% ../nbs/api/01_results.ipynb #c0697f063
 def run_id(
@@ -244,16 +245,25 @@ def read_runs(
     return combine_runs(runs, table)
 
 # %% ../nbs/api/01_results.ipynb #ca199cf63
-LATER = ("val_correct", "n_val", "n_test_classes") # columns that runs of earlier versions lack
+# Columns that runs of earlier versions lack, and their kinds, see `SCHEMA`; b is bytes.
+LATER = {"val_correct": "b", "n_val": "i", "n_test_classes": "i"}
 
 def unpack_correct(
     evaluations: pd.DataFrame, # of `finetune`, rows with val_correct and n_val of one validation split
 ) -> np.ndarray: # bool `(evaluations, images)`
     "Which validation images were right at each evaluation, in the order of the split."
+    if not isinstance(evaluations, pd.DataFrame):
+        raise ValueError(f"`evaluations` must be a table of evaluations; got {repr(evaluations)[:40]}")
     needed = [name for name in ("val_correct", "n_val") if name in evaluations]
     if len(needed) < 2 or evaluations[needed].isna().any(axis=None):
         raise ValueError("`evaluations` must have `val_correct` and `n_val` in each row; "
                          "runs of earlier versions lack them: leave those out, or compute them anew")
+    for value in evaluations.n_val:
+        # A whole number may be a float: rows of earlier versions, since left out, made gaps.
+        if isinstance(value, (float, np.floating)) and value.is_integer(): value = int(value)
+        check_number("n_val", value, minimum=0, integer=True)
+    if odd := [bits for bits in evaluations.val_correct if not isinstance(bits, bytes)]:
+        raise ValueError(f"`evaluations` must have bytes in `val_correct`; got {repr(odd[0])[:40]}")
     several = evaluations.n_val.nunique()
     if several != 1: raise ValueError(f"`evaluations` must be of one validation split; got {several} numbers of images")
     n_images = int(evaluations.n_val.iloc[0])
@@ -333,16 +343,17 @@ PARAMETERS = dict(pair.split(":") for pair in """
     subspace:text? rescale:text? penalty:text? then:text then_sha256:text then_component:text
     measure:text pooling:text after:text method:text
     pretrained:flag final_norm:flag compile:flag augmented:flag stream:flag
-    seed:i attack_seed:i warmup_steps:i layer:i? steps:n batch_size:n eval_every:n micro_batch:n?! img_size:n? every:n
+    seed:seed attack_seed:seed warmup_steps:i layer:i? steps:n batch_size:n eval_every:n micro_batch:n?! img_size:n? every:n
     n_pairs:n n_images:n n_smooth:n steps_pgd:n budget:n max_iterations:n
     lr:p head_lr:p? clip_norm:p? crop_scale:p? precision:p? tolerance:p weight_decay:f norm_eps:f? autoattack:f?
     """.split())
 _KINDS = {"text": "a text", "flag": "True or False", "i": "a whole number from 0", "n": "a whole number from 1",
-          "f": "a number from 0", "p": "a number above 0"}
+          "f": "a number from 0", "p": "a number above 0", "seed": "a whole number from 0 to 4294967295"}
 
 def _is_kind(value, kind: str) -> bool:
     if kind == "text": return isinstance(value, str) and bool(value.strip())
     if kind == "flag": return isinstance(value, bool)
+    if kind == "seed": return _is_kind(value, "i") and value < 2**32
     if isinstance(value, bool) or not isinstance(value, int if kind in "in" else (int, float)): return False
     return 0 <= value <= 1e30 and (kind in "if" or value > 0)
 
@@ -354,6 +365,66 @@ def _odd_parameter(parameters: dict) -> str | None: # one that no run has like t
         allowed = _KINDS[plain] + ", or None" * ("?" in kind) + ", or auto" * ("!" in kind)
         return f"its parameter {name} must be {allowed}; it is {repr(value)[:40]}"
     return None
+
+# %% ../nbs/api/01_results.ipynb #cc05ab05d
+# What no finetuning is without, and what it can choose from.
+_TRAINING = ("component", "optimizer", "lr", "steps", "seed")
+_TRAINED = ("finetune", "robustness")
+_CHOICES = {"optimizer": ("sgd", "adamw", "muon"), "schedule": ("cosine", "constant", "wsd"),
+           "dtype": ("float32", "tf32", "bfloat16")}
+
+def _odd_training(parameters: dict) -> str | None: # a parameter that no finetuning has like this, or lacks
+    if missing := [name for name in _TRAINING if name not in parameters]:
+        return f"its parameters lack {', '.join(missing)}"
+    for name, allowed in _CHOICES.items():
+        if name in parameters and parameters[name] not in allowed:
+            return f"its parameter {name} must be one of {', '.join(allowed)}; it is {parameters[name]!r}"
+    try: parse_components(parameters["component"])
+    except ValueError as error: return f"its parameter component is none: {error}"
+    layers = parameters.get("layers")
+    whole = isinstance(layers, list) and layers and all(_is_kind(layer, "i") for layer in layers)
+    if layers is not None and not whole:
+        return f"its parameter layers must be None or a list of whole numbers from 0; it is {repr(layers)[:40]}"
+    return None
+
+# %% ../nbs/api/01_results.ipynb #c17a2924a
+def _odd_column(rows: pd.DataFrame, name: str, kind: str) -> str | None: # what is wrong with its type
+    column = rows[name]
+    if kind == "b": return None if all(isinstance(value, bytes) for value in column) else "bytes"
+    if name in LATER and column.isna().any(): return "given in each row"
+    types, given = pd.api.types, column.dropna()
+    if kind == "s": return None if types.is_string_dtype(given) else "texts"
+    if kind == "i": return None if types.is_integer_dtype(given) else "whole numbers"
+    return None if types.is_numeric_dtype(given) and not types.is_bool_dtype(given) else "numbers"
+
+def _odd_numbers(table: str, rows: pd.DataFrame, columns: dict) -> str | None: # of a training: below 0, or not finite
+    for name in [name for name, kind in columns.items() if kind in "fi"]:
+        # A norm relative to weights that are all 0, or that are not there, is nan.
+        values = rows[name].dropna() if "relative" in name else rows[name]
+        if not (np.isfinite(values) & (values >= 0)).all(): return f"{table}.{name} must be finite numbers from 0"
+    return None
+
+def _compare_steps(rows: pd.DataFrame, parameters: dict) -> list[str]:
+    steps = parameters["steps"]
+    if len(rows) == steps and (rows.step.to_numpy() == np.arange(steps)).all(): return []
+    return [f"its table steps must have a row for each step from 0 to {steps - 1}, in order; it has {len(rows)} rows"]
+
+def _compare_correct(rows: pd.DataFrame) -> list[str]: # the bits of evaluations, which earlier versions lack
+    if not {"val_correct", "n_val"} & {*rows.columns}: return []
+    try: right = unpack_correct(rows)
+    except ValueError as error: return [f"its table evaluations: {error}"]
+    shares = right.sum(axis=1) / max(right.shape[1], 1)
+    unlike = [found for said, share in zip(rows.val_accuracy, shares) for found in _unlike("val_accuracy", said, share)]
+    return [f"{unlike[0]}, by val_correct"] if unlike else []
+
+def _compare_classes(rows: pd.DataFrame, labels: pd.Series) -> list[str]: # the summary's, and those of the test images
+    summary, found = rows.to_dict("records")[0], []
+    if "n_classes" in summary and summary.get("majority_class", 0) >= summary["n_classes"]:
+        said = summary["majority_class"]
+        found.append(f"its majority_class of {said}, counted from 0, is none of {summary['n_classes']}")
+    if "n_test_classes" in summary: found += _unlike("n_test_classes", summary["n_test_classes"], labels.nunique())
+    if summary.get("clipped", 0) > 1: found.append(f"its share of clipped steps is {summary['clipped']:.6g}, above 1")
+    return found
 
 # %% ../nbs/api/01_results.ipynb #c8dcc479a
 def _unlike(name: str, said: float, counted: float) -> list[str]: # what the summary says, and what its rows give
@@ -399,9 +470,11 @@ def _contradictions(run: Run) -> list[str]: # of rows that keep to `SCHEMA`
     if "predictions" in tables and (odd := _odd_predictions(tables["predictions"])): return odd
     if "summary" not in tables: return []
     summary = tables["summary"][list(kept["summary"])].to_dict("records")[0]
-    found = []
+    found = _compare_classes(tables["summary"], tables["predictions"].label)
     if "predictions" in tables: found += _compare_predictions(tables["predictions"], summary)
     if "evaluations" in tables: found += _compare_evaluations(tables["evaluations"], summary, run.info["parameters"])
+    if "evaluations" in tables and not found: found += _compare_correct(tables["evaluations"])
+    if "steps" in kept: found += _compare_steps(run.table("steps"), run.info["parameters"])
     parts = [f"{part}_parameters" for part in ("component", "final_norm", "head")]
     if {*parts, "trainable_parameters"} <= set(summary):
         found += _unlike("trainable_parameters", summary["trainable_parameters"], sum(summary[part] for part in parts))
@@ -419,6 +492,7 @@ def check_run(
     if experiment not in SCHEMA: return f"`experiment` must be one of {', '.join(SCHEMA)}; it is {experiment!r}"
     if missing := [name for name in NEEDED if name not in info["parameters"]]: return f"its parameters lack {', '.join(missing)}"
     if odd := _odd_parameter(info["parameters"]): return odd
+    if experiment in _TRAINED and (odd := _odd_training(info["parameters"])): return odd
     for table in info["tables"]:
         try: names = [*run.table(table).columns]
         except ValueError as error: return str(error)
@@ -430,9 +504,12 @@ def check_run(
         rows = run.table(table)
         if table == "summary" and len(rows) != 1: return f"its table summary must have one row; it has {len(rows)}"
         if missing := [name for name in columns if name not in rows]: return f"its table {table} lacks {', '.join(missing)}"
-        for name, kind in columns.items():
-            if not {"f": pd.api.types.is_numeric_dtype, "i": pd.api.types.is_integer_dtype, "s": pd.api.types.is_string_dtype}[kind](rows[name].dropna()): return f"{table}.{name} must be {dict(f='numbers', i='whole numbers', s='texts')[kind]}; it is {rows[name].dtype}"
+        for name, kind in (columns | {name: LATER[name] for name in LATER if name in rows}).items():
+            if allowed := _odd_column(rows, name, kind):
+                return f"{table}.{name} must be {allowed}; it is {rows[name].dtype}"
         if outside := [name for name in columns if name.endswith("accuracy") and not rows[name].between(0, 1).all()]: return f"{table}.{outside[0]} must be fractions from 0 to 1"
+        if experiment in _TRAINED and table in ("summary", "steps", "layers", "evaluations"):
+            if odd := _odd_numbers(table, rows, columns): return odd
     return "; ".join(_contradictions(run)) or None
 
 # %% ../nbs/api/01_results.ipynb #c38c34d3c
@@ -472,4 +549,13 @@ TIMES = ("time_s", "images_per_s", "peak_memory_bytes") # columns that differ wh
 
 def _same_rows(a: pd.DataFrame, b: pd.DataFrame) -> bool: # but for times, and for what an earlier version did not store
     left_out = [*TIMES, *(name for name in LATER if (name in a) != (name in b))]
-    return a.drop(columns=left_out, errors="ignore").equals(b.drop(columns=left_out, errors="ignore"))
+    first, second = (_in_order(rows.drop(columns=left_out, errors="ignore")) for rows in (a, b))
+    return first.equals(second)
+
+def _in_order(rows: pd.DataFrame) -> pd.DataFrame: # the same for the same rows, however ordered, and numbers, however wide
+    def widen(column):
+        number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
+        return column.astype("float64") if number else column
+    rows = rows[sorted(rows)].apply(widen)
+    def key(column): return column if column.dtype == "float64" else column.map(repr)
+    return rows.sort_values([*rows], key=key, ignore_index=True) if rows.shape[1] else rows
