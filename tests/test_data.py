@@ -825,9 +825,10 @@ def test_few_bits_of_sixteen(tmp_path, bits, capsys):
     assert f"use only the lowest {bits} bits and are read as dark ones, at most {round(top / 257)} of 255" in message
     assert message.startswith("the 2 photos of 16 bits in ")
     assert f"; multiply their values by {2**(16 - bits)}, or" in message
-    # A dark photo among others is a dark photo.
-    full, messages = load_deep(tmp_path/"full", a_png=deep_png(grey), b_png=deep_png(np.full((9, 9), 40_000)))
-    assert messages == []
+    # Each photo is judged by itself; that it may be a dark one is said.
+    full, (message,) = load_deep(tmp_path/"full", a_png=deep_png(grey), b_png=deep_png(np.full((9, 9), 40_000)))
+    assert message.startswith("1 of the 2 photos of 16 bits in ")
+    assert message.endswith("unless they are dark; e.g. 'a.png'")
     check_scaled(full["a_png"], grey, 65_535)
 
 
@@ -836,8 +837,10 @@ def test_significant_bits_as_png_asks(tmp_path):
     values = random_values(12, 9, 9)
     stretched = (values << 4, values << 4 | values >> 8, np.round(values * 65_535 / 4_095).astype(int))
     for i, part in enumerate((*stretched, (values >> 4) << 4, *(part // 256 * 16 for part in stretched))):
-        found, _ = load_deep(tmp_path/str(i), a_png=deep_png(part, [12]))
+        found, messages = load_deep(tmp_path/str(i), a_png=deep_png(part, [12]))
         check_scaled(found["a_png"], part, 65_535)
+        # The file says that they are as they should be, so a dark photo is dark.
+        assert messages == []
 
 
 def netpbm(kind, values, top): return f"{kind} 9 9 {top}\n".encode() + values.astype(">u2").tobytes()
@@ -885,6 +888,52 @@ def test_few_bits_of_a_data_set(tmp_path):
         assert message.startswith(dark + "; multiply their values by 16")
 
 
+def write_deep(root, label, n, bits, seed=0, hot=False):
+    "Photos of 16 bits a value that use `bits` of them; `hot`: but for one pixel."
+    (root/label).mkdir(parents=True, exist_ok=True)
+    for i in range(n):
+        values = random_values(bits, 40, 40, seed=seed + i)
+        if hot: values[20, 20] = 65_535
+        (root/label/f"{bits} {i}.png").write_bytes(deep_png(values))
+
+
+def test_few_bits_in_one_class(tmp_path):
+    "Each photo is judged by itself, and that classes differ is said."
+    write_deep(tmp_path/"photos", "a", 10, 12)
+    write_deep(tmp_path/"photos", "b", 10, 16, seed=50)
+    own, (message,) = load_own(tmp_path/"photos", tmp_path)
+    (note,) = own.notes
+    assert note.startswith("10 of the 20 photos of 16 bits in folder:photos use only the lowest 12 bits")
+    assert note.endswith("; classes differ: 10 of 10 in 'a', 0 of 10 in 'b'") and "e.g. 'a/12 " in message
+
+
+@pytest.mark.parametrize("hot", [False, True])
+def test_few_bits_beside_large_values(tmp_path, hot):
+    "One photo of 16 bits, or one hot pixel in each, hides nothing."
+    for k, label in enumerate("ab"): write_deep(tmp_path/"photos", label, 10, 12, seed=50 * k, hot=hot)
+    if not hot: write_deep(tmp_path/"photos", "b", 1, 16, seed=200)
+    own, _ = load_own(tmp_path/"photos", tmp_path)
+    among = "the 20 photos" if hot else "20 of the 21 photos"
+    (note,) = own.notes
+    assert note.startswith(f"{among} of 16 bits in folder:photos use only the lowest 12 bits")
+    assert "classes differ" not in note
+
+
+def test_files_of_several_images(tmp_path):
+    "Said once, with their number; the first image is read."
+    frames = [Image.new("RGB", (40, 40), colour) for colour in ("red", "blue")]
+    for label in "ab":
+        for i in range(10): grey_photo(tmp_path/"photos"/label/f"{i}.png", 100 * ord(label) + i)
+    for suffix in ("gif", "webp", "png", "tif"):
+        frames[0].save(tmp_path/"photos"/"a"/f"several.{suffix}", save_all=True, append_images=frames[1:])
+    frames[0].save(tmp_path/"photos"/"b"/"one.gif")
+    own, _ = load_own(tmp_path/"photos", tmp_path)
+    assert own.notes == ("4 files of folder:photos hold several images (animations or pages), of which the first "
+                         "is read",)
+    images = torch.cat([split.images for split in (own.train, own.val, own.test)]).float().mean((2, 3))
+    assert ((images[:, 0] > 240) & (images[:, 1:] < 15).all(1)).sum() == 5
+
+
 def scenes():
     "18 pieces of two photographs."
     from sklearn.datasets import load_sample_images
@@ -916,9 +965,10 @@ def test_near_copies(tmp_path, change, crops):
         own, (message,) = load()
         start, example = message.split(", e.g. ")
         assert own.notes == (start,)
-        assert start == ("4 pairs of photos of folder:photos in different splits are near copies "
-                         "(one photo encoded anew, resized or slightly changed)")
-        assert example.endswith(": what is tested was trained on; keep near copies in one split, or remove them")
+        assert start == ("4 pairs of photos of folder:photos in different splits look alike "
+                         "(as one photo encoded anew, resized or slightly changed would)")
+        assert example.endswith("; if they are of one scene or one photo, keep them in one split (a group), else "
+                                "ignore this")
         assert "/copy of " in example and " (test)" in example and (" (train)" in example or " (val)" in example)
 
 
@@ -930,7 +980,37 @@ def test_near_copies_in_one_folder(tmp_path):
         image.save(place/f"{i}.png")
         for name in ("encoded", "half", "brighter"): CHANGES[name](image).save(place/f"{i} {name}.jpg")
     own, (message,) = load_own(tmp_path/"photos", tmp_path, 64)
-    assert sum(sizes(own)) == 72 and int(message.split()[0]) > 20 and "are near copies" in message
+    assert sum(sizes(own)) == 72 and int(message.split()[0]) > 20 and "in different splits look alike" in message
+
+
+def fixed_scene(kind, rng):
+    "One object in any colour, a microscope's round field with other contents, a bench that hardly changes."
+    y, x = np.mgrid[:120, :120]
+    colour = rng.randint(0, 256, 3)
+    if kind == "object":
+        inside = (abs(x - 60) < 30) & (abs(y - 70) < 30) | ((x - 60)**2 + (y - 30)**2 < 150)
+        return np.where(inside[..., None], colour, 200).astype(np.uint8)
+    if kind == "field":
+        spots = Image.fromarray(rng.randint(0, 256, (12, 12, 3), np.uint8)).resize((120, 120))
+        inside = (x - 60)**2 + (y - 60)**2 < 55**2
+        return np.where(inside[..., None], 200 - np.asarray(spots) * 0.15, 5).astype(np.uint8)
+    bench = np.asarray(scenes()[4].resize((120, 120))).astype(int)
+    return (bench + rng.randint(-3, 4, bench.shape)).clip(0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("kind", ["object", "field", "bench"])
+@pytest.mark.parametrize("crops", [False, True])
+def test_fixed_scenes(tmp_path, kind, crops):
+    "Photos of one scene that differ in it are no copies; if they don't, the scene is told, not pairs."
+    rng = np.random.RandomState(0)
+    for label in "ab":
+        (tmp_path/"photos"/label).mkdir(parents=True)
+        for i in range(20): Image.fromarray(fixed_scene(kind, rng)).save(tmp_path/"photos"/label/f"{i}.png")
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        own = load_dataset(f"folder:{tmp_path/'photos'}", tmp_path/"data", 64, crops=crops)
+    if kind == "bench":
+        assert own.notes == ("40 of 40 photos of folder:photos look alike, as if they share a fixed scene",)
+    else: assert not caught and own.notes == ()
 
 
 def test_class_without_test_images(tmp_path):

@@ -27,6 +27,8 @@ import pandas as pd
 import torch
 from filelock import FileLock, Timeout
 from scipy.fft import dctn
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
@@ -339,22 +341,31 @@ def _png_low_values(content: bytes, bits: int) -> np.ndarray | None: # (h, w, ch
     file = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     values = decode_image(file, ImageReadMode.UNCHANGED).permute(1, 2, 0).numpy().astype(np.uint32)
     colours = values[..., :-1] if values.shape[2] in (2, 4) else values
-    # PNG asks for values that are stretched to 16 bits: then the lowest bits repeat the highest, here 0 or almost so.
-    return values if (colours % 2**(16 - bits) > 1).any() else None
+    # PNG asks for values that are stretched to 16 bits: then the lowest bits repeat the highest, or are 0.
+    step = 2**(16 - bits)
+    repeated = np.abs(colours - colours // step * (65_535 / (2**bits - 1))) <= 1
+    return None if (repeated | (colours % step <= 1)).all() else values
 
 # %% ../nbs/api/03_data.ipynb #dc6b80ce8
+def _high_value(values: np.ndarray) -> int: # the largest but for a thousandth: a hot pixel tells nothing
+    rank = values.size - 1 - values.size // 1_000
+    return int(np.partition(values.ravel(), rank)[rank])
+
 def _deep_to_rgb(image, content: bytes) -> tuple: # of a loaded image of 16 bits a value; see `_Decoded`
     from PIL import Image
     values, bits = np.asarray(image).astype(np.uint32), None
     colours = values[..., :-1] if image.mode in ("RGBA", "LA") else values
-    if values.ndim == 2: largest = int(values.max())
-    elif image.format == "PPM": largest = max(257 * int(values.max()) - 128, 0)
-    else: largest = 256 * int(colours.max()) + 255
+    high = _high_value(colours)
+    if values.ndim == 2: level = high
+    elif image.format == "PPM": level = max(257 * high - 128, 0)
+    else: level = 256 * high + 255
     if image.format == "TIFF" and image.tag_v2.get(258) == (12,): bits = 12
-    if image.format == "PNG" and (named := _png_significant_bits(content) or 16) < 16 and largest < 2**named:
+    if level < 2**14 and image.format == "PNG" and (named := _png_significant_bits(content) or 16) < 16:
         low = _png_low_values(content, named)
-        if low is not None: values, bits = low, named
-    if bits is None: return _to_rgb(image), largest, False
+        # A dark photo whose values are stretched, as PNG asks, is one.
+        if low is None: return _to_rgb(image), None, False
+        if level < 2**named: values, bits = low, named
+    if bits is None: return _to_rgb(image), level, False
     if values.ndim == 3 and values.shape[2] == 1: values = values[..., 0]
     levels = ((values * 255 + 2**(bits - 1)) // (2**bits - 1)).clip(max=255).astype(np.uint8)
     return _to_rgb(Image.fromarray(levels)), None, True
@@ -393,8 +404,16 @@ def _jpeg_without_metadata(content: bytes) -> bytes: # pixels, and what tells ho
 # %% ../nbs/api/03_data.ipynb #d6271615a
 class _Decoded(NamedTuple): # an image file
     image: Tensor # uint8 (3, height, width), channels last in memory
-    largest: int | None = None # its largest value, about, if it has 16 bits; None: it has fewer, or says how many
+    level: int | None = None # its largest value, about, if it has 16 bits; None: it has fewer, or says how many
     scaled: bool = False # from 16 bits by the number of bits that the file says it has?
+    several: bool = False # is it the first of several, of an animation or pages?
+
+def _holds_several(content: bytes) -> bool: # images, in a file that can be opened
+    from PIL import Image
+    with suppress(Exception), Image.open(io.BytesIO(content), formats=_FORMATS) as image: # later ones may be damaged
+        # MPO, of cameras, holds one scene twice or a preview.
+        return image.format in ("GIF", "WEBP", "PNG", "TIFF", "AVIF") and image.is_animated
+    return False
 
 def _decode_file(content: bytes, least: int | None) -> _Decoded:
     from PIL import Image # loaded here: only photos need them
@@ -411,11 +430,12 @@ def _decode_file(content: bytes, least: int | None) -> _Decoded:
             except ValueError: pass
         deep = own and _is_deep(image, content)
         image.load()
-        largest, scaled = None, False
-        if deep: image_rgb, largest, scaled = _deep_to_rgb(image, content)
+        level, scaled = None, False
+        if deep: image_rgb, level, scaled = _deep_to_rgb(image, content)
         else: image_rgb = _to_rgb(image) if own else image.convert("RGB")
         if own: image_rgb = _turn_upright(image_rgb, _orientation(image))
-        return _Decoded(torch.from_numpy(np.array(image_rgb)).permute(2, 0, 1), largest, scaled)
+        several = own and _holds_several(content)
+        return _Decoded(torch.from_numpy(np.array(image_rgb)).permute(2, 0, 1), level, scaled, several)
 
 def _decode(content: bytes, least: int | None = None) -> _Decoded: # of a file; of a published one without `least`
     try: return _decode_file(content, least)
@@ -502,6 +522,40 @@ def near_copies(
         pairs = np.unique(pairs, axis=0)
     return seen[pairs]
 
+# %% ../nbs/api/03_data.ipynb #c9303690a
+_ALIKE = 2.4, 0.12 # blocks of two copies may differ by so many levels, and by this share of their contrast
+
+def _thumbnail(image: Tensor, aspect: float | None) -> np.ndarray: # of the central square; `aspect` of a squeezed photo
+    if aspect is not None:
+        size = math.ceil(image.shape[1] * 7 / 10)
+        shape = (size, max(size, int(size * aspect))) if aspect > 1 else (max(size, int(size / aspect)), size)
+        image = _central_square(_resize_bytes(image, *shape), size)
+    return F.interpolate(image[None], (16, 16), mode="bilinear", antialias=True)[0].numpy()
+
+def _sum_blocks(values: np.ndarray) -> np.ndarray: # (n, c, 16, 16) -> (n, 64), of 2 x 2 pixels
+    return values.reshape(len(values), -1, 8, 2, 8, 2).sum((1, 3, 5)).reshape(len(values), 64)
+
+def _agree(first: np.ndarray, second: np.ndarray) -> np.ndarray: # uint8 (n, 3, 16, 16) -> bool (n,): but for brightness
+    x, y = first.astype(np.float32), second.astype(np.float32)
+    # A photo and its grey copy are compared in grey.
+    bare = np.minimum(*(np.ptp(part, axis=1).mean((1, 2)) for part in (x, y))) < 4
+    weights = np.array([0.299, 0.587, 0.114], np.float32)[:, None, None]
+    for part in (x, y): part[bare] = (part[bare] * weights).sum(1, keepdims=True)
+    # What is black or white may have been cut off.
+    seen = ((np.minimum(x, y) > 5) & (np.maximum(x, y) < 245)).astype(np.float32)
+    seen[seen.mean((1, 2, 3)) < 0.1] = 1
+    def mean(values): return (seen * values).sum((1, 2, 3), keepdims=True) / seen.sum((1, 2, 3), keepdims=True)
+    x, y = x - mean(x), y - mean(y)
+    gain = mean(x * y) / np.maximum(mean(x * x), 1e-6)
+    squares = _sum_blocks(seen * (y - gain * x)**2) / np.maximum(_sum_blocks(seen), 1)
+    least, share = _ALIKE
+    third = np.sqrt(np.sort(squares, axis=1)[:, -3])
+    return (gain.ravel() > 0) & (third <= least + share * np.sqrt(mean(y * y).ravel()))
+
+def _largest_cluster(pairs: list[tuple[int, int]], n: int) -> int: # photos that pairs link
+    _, members = connected_components(coo_array((np.ones(len(pairs)), tuple(zip(*pairs))), shape=(n, n)))
+    return int(np.bincount(members).max())
+
 # %% ../nbs/api/03_data.ipynb #c32e91f7c
 def _why_unreadable(error: Exception) -> str: # one short line
     from PIL import UnidentifiedImageError
@@ -551,8 +605,9 @@ def _stamps(photos: _PhotoList) -> list: # what changes when a file does
 class _Read(NamedTuple): # a photo
     pixels: memoryview # uint8 (height, width, 3) of a whole photo, or (3, height, width) of a square
     aspect: float # width over height
-    largest: int | None # see `_Decoded`
+    level: int | None # see `_Decoded`
     scaled: bool
+    several: bool
     digest: str | None = None # of the file; of the reader's own photos alone, as what follows
     hash: bytes = b"" # see `perceptual_hash`
 
@@ -567,17 +622,17 @@ def _reader(photos: _PhotoList, side: int, whole: bool, archive: zipfile.ZipFile
             raise ValueError(f"`dataset`: {str(photos.root/file)!r} can't be read ({error.strerror}); mend or remove "
                              "it and run again, which goes on from there") from None
         try:
-            image, largest, scaled = _decode(content, least)
+            image, *told = _decode(content, least)
             resized = _resize_bytes(image, side, side) if whole else _central_square(image, side)
         except MemoryError: raise
         except Exception as error: return _why_unreadable(error) # a damaged file can make its decoder raise anything
         aspect = image.shape[2] / image.shape[1]
         pixels = (resized.permute(1, 2, 0) if whole else resized).contiguous().numpy().data
-        if not photos.own: return _Read(pixels, aspect, largest, scaled)
+        if not photos.own: return _Read(pixels, aspect, *told)
         digest = hashlib.blake2b(content, digest_size=8).hexdigest()
         # Of the central square, resized as for evaluation, so that photos of all splits can be compared.
         square = _central_square(image, math.ceil(side * 7 / 10)) if whole else resized
-        return _Read(pixels, aspect, largest, scaled, digest, perceptual_hash(square).tobytes())
+        return _Read(pixels, aspect, *told, digest, perceptual_hash(square).tobytes())
     return lambda files: [read_one(file) for file in files]
 
 # %% ../nbs/api/03_data.ipynb #c38a72b0f
@@ -594,19 +649,19 @@ def _crc_of(path: Path, n: int) -> int | None: # of the first n bytes; None if t
 
 # %% ../nbs/api/03_data.ipynb #c398bc635
 _CHUNK = 2_048 # photos between two notes of how far it is
-# What is noted; the last three are of photos of 16 bits: how many, their largest value, and how many were scaled.
+# What is noted; `levels` are the largest values of photos of 16 bits, null of others, see `_Decoded`, and the last two
+# count photos that were scaled from 16 bits and files of several images.
 _START = {"read": 0, "bytes": 0, "crc": 0, "aspects": [], "digests": [], "skipped": {},
-          "deep": 0, "largest": 0, "scaled": 0}
+          "levels": [], "scaled": 0, "several": 0}
 
 def _note_photo(done: dict, photo: _Read, n_bytes: int):
     done["bytes"] += n_bytes
     done["crc"] = zlib.crc32(photo.pixels, done["crc"])
     done["aspects"].append(photo.aspect)
     done["digests"].append(photo.digest)
+    done["levels"].append(photo.level)
     done["scaled"] += photo.scaled
-    if photo.largest is not None:
-        done["deep"] += 1
-        done["largest"] = max(done["largest"], photo.largest)
+    done["several"] += photo.several
 
 # %% ../nbs/api/03_data.ipynb #df0e153d0
 # Writes images.bytes and, of one's own photos, hashes.bytes; returns what is noted.
@@ -667,8 +722,8 @@ def _build_store(folder: Path, photos: _PhotoList, side: int, whole: bool, progr
 # %% ../nbs/api/03_data.ipynb #c4101e17f
 def _load_store(name: str, photos: _PhotoList, side: int, whole: bool, data_dir: Path, progress: bool) -> tuple[Split, dict]: # decoded, now or before; and what info.json says
     listed = [[file, stamp, int(label)] for file, stamp, label in zip(photos.files, _stamps(photos), photos.labels)]
-    # The first version had no hashes of one's own photos.
-    content = [2 if photos.own else 1, side, whole, photos.own, listed]
+    # The first version had no hashes of one's own photos, the second no levels of each.
+    content = [3 if photos.own else 1, side, whole, photos.own, listed]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
     plain = "".join(c if c.isalnum() or c in "-_@." else "-" for c in name)[:60]
     folder = data_dir/"cache"/f"{plain}-{'whole' if whole else 'square'}-{side}-{key}"
@@ -715,7 +770,27 @@ class _Doubt(NamedTuple): # of a warning
 
 def _first_of(names: list[str], n: int = 5) -> str: return ", ".join(names[:n]) + (", ..." if len(names) > n else "")
 
-def _copies_doubts(name: str, lists: dict[str, _PhotoList], infos: dict) -> list[_Doubt]:
+def _files(lists: dict[str, _PhotoList], infos: dict) -> list[str]: # of all photos that could be read
+    return [file for split, info in infos.items() for file in lists[split].files if file not in info["skipped"]]
+
+# Indices of photos in different splits that look alike and are not the same file.
+def _alike_pairs(loaded: dict, infos: dict, digests: list) -> list[tuple[int, int]]:
+    places = [(split, i) for split, info in infos.items() for i in range(len(info["digests"]))]
+    hashes = np.concatenate([info["hashes"] for info in infos.values()])
+    pairs = near_copies(hashes, np.unique([split for split, _ in places], return_inverse=True)[1])
+    pairs = [(i, j) for i, j in pairs.tolist() if digests[i] != digests[j]]
+    def thumbnail(photo):
+        split, i = places[photo]
+        images, _, aspects = loaded[split]
+        return _thumbnail(images[i], None if aspects is None else float(aspects[i]))
+    thumbnails = {photo: thumbnail(photo) for photo in sorted({*chain(*pairs)})}
+    found = []
+    for part in _parts(pairs, 512):
+        sides = [np.stack([thumbnails[photo] for photo in side]) for side in zip(*part)]
+        found += [pair for pair, agree in zip(part, _agree(*sides)) if agree]
+    return found
+
+def _copies_doubts(name: str, lists: dict[str, _PhotoList], loaded: dict, infos: dict) -> list[_Doubt]:
     digests, labels = ([value for info in infos.values() for value in info[key]] for key in ("digests", "labels"))
     splits = [split for split, info in infos.items() for _ in info["digests"]]
     doubts, by_split, by_label = [], {}, {}
@@ -728,15 +803,18 @@ def _copies_doubts(name: str, lists: dict[str, _PhotoList], infos: dict) -> list
     if n := sum(len(held) > 1 for held in by_label.values()):
         doubts.append(_Doubt(f"{n} photos of {name} have more than one label, as copies", "; remove them"))
     if len(infos) < 2: return doubts
-    hashes = np.concatenate([info["hashes"] for info in infos.values()])
-    pairs = near_copies(hashes, np.unique(splits, return_inverse=True)[1])
-    if pairs := [(i, j) for i, j in pairs.tolist() if digests[i] != digests[j]]:
-        files = [file for split, info in infos.items() for file in lists[split].files if file not in info["skipped"]]
+    if not (pairs := _alike_pairs(loaded, infos, digests)): return doubts
+    if (n := _largest_cluster(pairs, len(digests))) >= 10 and 2 * n > len(digests):
+        doubts.append(_Doubt(f"{n} of {len(digests)} photos of {name} look alike, as if they share a fixed scene",
+                             ": copies of one photo in different splits can't be told from them; if there are series "
+                             "of one object, keep each in one split, else ignore this"))
+    else:
+        files = _files(lists, infos)
         first, second = (f"{files[i]!r} ({splits[i]})" for i in pairs[0])
-        doubts.append(_Doubt(f"{len(pairs)} pairs of photos of {name} in different splits are near copies (one photo "
-                             "encoded anew, resized or slightly changed)",
-                             f", e.g. {first} and {second}: what is tested was trained on; keep near copies in one "
-                             "split, or remove them"))
+        doubts.append(_Doubt(f"{len(pairs)} pairs of photos of {name} in different splits look alike (as one photo "
+                             "encoded anew, resized or slightly changed would)",
+                             f", e.g. {first} and {second}; if they are of one scene or one photo, keep them in one "
+                             "split (a group), else ignore this"))
     return doubts
 
 # %% ../nbs/api/03_data.ipynb #d61bf78ad
@@ -744,13 +822,13 @@ def _missing(split: str, loaded: dict, classes: tuple[str, ...]) -> list[str]: #
     return [classes[i] for i in sorted(set(range(len(classes))) - set(loaded[split].labels.tolist()))]
 
 def _own_doubts(name: str, lists: dict[str, _PhotoList], loaded: dict, infos: dict, classes: tuple) -> list[_Doubt]:
-    largest = max((info["largest"] for info in infos.values()), default=0)
-    doubts = _deep_doubts(name, sum(info["deep"] for info in infos.values()), largest)
+    levels, labels = ([value for info in infos.values() for value in info[key]] for key in ("levels", "labels"))
+    doubts = _deep_doubts(name, levels, _files(lists, infos), [classes[label] for label in labels])
     if "test" in infos and (untested := _missing("test", loaded, classes)):
         doubts.append(_Doubt(f"{name} has no test images of {_first_of([*map(repr, untested)])}",
                              ": accuracies leave them out; add images (of fewer than 3 none is kept for testing), "
                              "or remove the class"))
-    return doubts + _copies_doubts(name, lists, infos)
+    return doubts + _copies_doubts(name, lists, loaded, infos)
 
 def _refuse_gaps(name: str, loaded: dict, infos: dict, classes: tuple[str, ...]): # can one train and test on these?
     for split in infos:
@@ -922,14 +1000,27 @@ def _besides(foreign) -> str: # the end of a message on too few photos
     return f"; it also holds {_count_kinds(foreign)}, which can't be read: convert them to JPEG or PNG"
 
 # %% ../nbs/api/03_data.ipynb #dcee48972
-# `n` photos of 16 bits have values up to `largest`: do they use the lower bits alone?
-def _deep_doubts(name: str, n: int, largest: int) -> list[_Doubt]:
-    bits, level = largest.bit_length(), round(largest / 257)
-    if not 0 < bits <= 14: return []
-    return [_Doubt(f"the {n} photos of 16 bits in {name} use only the lowest {bits} bits and are read as dark ones, "
-                   f"at most {level} of 255",
+# Which photos of 16 bits use the lower bits alone? `levels` are their largest values, None of other photos.
+def _deep_doubts(name: str, levels: list[int | None], files: list[str], labels: list[str]) -> list[_Doubt]:
+    low = [i for i, level in enumerate(levels) if level is not None and 0 < level < 2**14]
+    if not low: return []
+    n, largest = sum(level is not None for level in levels), max(levels[i] for i in low)
+    among = f"the {n}" if len(low) == n else f"{len(low)} of the {n}"
+    dark, all_of = Counter(labels[i] for i in low), Counter(labels)
+    shares = {label: dark[label] / all_of[label] for label in sorted(all_of)}
+    by_class = ""
+    if max(shares.values()) - min(shares.values()) >= 0.25:
+        ordered = sorted(shares, key=lambda label: -shares[label])
+        listed = [f"{dark[label]} of {all_of[label]} in {label!r}" for label in ordered]
+        by_class = f"; classes differ: {_first_of(listed)}"
+    bits = largest.bit_length()
+    return [_Doubt(f"{among} photos of 16 bits in {name} use only the lowest {bits} bits and are read as dark ones, "
+                   f"at most {round(largest / 257)} of 255{by_class}",
                    f"; multiply their values by {2**(16 - bits)}, or have the PNG files name the bits that are used "
-                   "(chunk sBIT)")]
+                   f"(chunk sBIT), unless they are dark; e.g. {files[low[0]]!r}")]
+
+def _several_note(name: str, n: int) -> str:
+    return f"{n} files of {name} hold several images (animations or pages), of which the first is read"
 
 def _deep_note(name: str, n: int) -> str:
     return (f"{n} photos of {name} use fewer than the 16 bits of their files, by the files' own word, "
@@ -1295,6 +1386,8 @@ def _decoded_notes(name: str, infos: dict) -> list[str]: # what was left out and
     scaled = sum(info["scaled"] for info in infos.values())
     left_out = "1 photo of {} can't be read and is left out" if skipped == 1 else "{1} photos of {0} can't be read and are left out"
     notes = [left_out.format(name, skipped)] if skipped else []
+    several = sum(info["several"] for info in infos.values())
+    if several: notes.append(_several_note(name, several))
     return notes + ([_deep_note(name, scaled)] if scaled else [])
 
 # %% ../nbs/api/03_data.ipynb #dcb159b78
@@ -1576,9 +1669,9 @@ def load_folder(
         raise ValueError(f"`dataset` must be folder:<path> of a folder with images that can be read; got {str(folder)!r}, "
                          f"where none of {len(paths)} can: {_list_skipped(skipped)}; replace them")
     _warn_skipped(skipped, len(paths), folder)
-    deep = [photo.largest for photo in decoded if photo.largest is not None]
-    name = repr(str(folder))
-    _warn_all(_foreign_doubts(name, _by_folder(foreign)) + _deep_doubts(name, len(deep), max(deep, default=0)), folder)
+    name, levels = repr(str(folder)), [photo.level for photo in decoded]
+    _warn_all(_foreign_doubts(name, _by_folder(foreign)) + _deep_doubts(name, levels, files, [""] * len(files)), folder)
+    if several := sum(photo.several for photo in decoded): say(_several_note(name, several))
     if scaled := sum(photo.scaled for photo in decoded): say(_deep_note(name, scaled))
     return Photos(images[:len(files)], files, skipped | foreign)
 
