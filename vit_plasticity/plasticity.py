@@ -822,7 +822,7 @@ def _gamma_over_sigma(rates: dict[str, pd.Series], tokens: dict[str, pd.DataFram
     if not all(1 / _NEAR <= rate / ratio <= _NEAR for rate, ratio in zip(measured, ratios)): return ""
     measured, ratios = (_listed([f"{value:.3g}" for value in values]) for values in (measured, ratios))
     return (f" {name.upper()}'s rates, {measured} ({_listed(list(tokens))}), are about its γ/σ, {ratios}:"
-            " a LayerNorm's rate goes as one over the size of the tokens.")
+            " a LayerNorm's rate is the size of its weights over that of the tokens.")
 
 def _scale_sentence(measures: pd.DataFrame, tokens: dict[str, pd.DataFrame]) -> str: # "": the order isn't
     tables = measures.groupby("measure", sort=False)
@@ -859,6 +859,8 @@ def recommend(
     tokens: dict[str, pd.DataFrame] | None = None, # of embedding and of in situ: `token_statistics`, to say γ/σ
 ) -> str: # Markdown
     "What the measures say, where they disagree, and what to try; no stronger than the simultaneous intervals allow."
+    if measures.empty or not np.isfinite(measures.plasticity).all() or not measures.plasticity.any():
+        raise ValueError("`measures` must have finite plasticities, not all of them 0; see `compare_measures`")
     lines, open_first = [], {}
     for measure, table in measures.groupby("measure", sort=False):
         open_first[measure] = [component.upper() for component in table[table.rank_low == 1].component]
