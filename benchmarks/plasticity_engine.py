@@ -25,6 +25,7 @@ cores with AVX-512, 15 with AVX2.
 import copy
 import platform
 import subprocess
+import importlib
 import sys
 import time
 from pathlib import Path
@@ -104,8 +105,8 @@ def load_official_code(folder: str) -> torch.nn.Module: # with the weights of `m
     sys.path.insert(0, str(Path(folder)/"src"))
     # its GPT-2, which is imported with its ViT, wants this package
     sys.modules.setdefault("tiktoken", ModuleType("tiktoken"))
-    from vitef.models.vit import ViT, ViTConfig
-    theirs = ViT(ViTConfig(model_name="base", pretrained=False, in21k=True, image_dim=(3, SIZE, SIZE))).eval().model
+    vit = importlib.import_module("vitef.models.vit")
+    theirs = vit.ViT(vit.ViTConfig(model_name="base", pretrained=False, in21k=True, image_dim=(3, SIZE, SIZE))).eval().model
     pairs = [(theirs.embedding.patching.patching[0], model.patch_embed.proj)]
     for there, here in zip(theirs.blocks, model.blocks):
         pairs += [(there.attn_norm, here.norm1), (there.ffn_norm, here.norm2)]

@@ -19,7 +19,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
 ROOT = Path(__file__).resolve().parent.parent
-LIBRARY = sorted((ROOT/"nbs/api").glob("*.ipynb"))
+LIBRARY = sorted((ROOT/"nbs/api").rglob("*.ipynb"))
 SOURCES = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT/"nbs").with_suffix(".md").as_posix() for path in (*(ROOT/"nbs").glob("*.ipynb"), *LIBRARY)}
 SOURCES |= {"nbs/api": "api/index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "TROUBLESHOOTING.md": "troubleshooting.md", "profiles/README.md": "cluster.md", "data/README.md": "data.md", "vit_plasticity/assets/LICENCES.md": "licences.md"} # file -> page
 ASSETS = {"assets/docs.css": ROOT/"scripts/docs.css", "assets/math.ttf": Path(find_spec("ziamath").origin).parent/"fonts/STIXTwoMath-Regular.ttf"}
@@ -33,6 +33,11 @@ def read_cells(source: str) -> list[dict]: # of a notebook; another text is one 
     return json.loads(text)["cells"] if source.endswith(".ipynb") else [{"cell_type": "markdown", "source": text}]
 
 
+def module_name(source: str) -> str: # of a library notebook: models.maps, or of a folder's own names models
+    (name,) = ["".join(cell["source"]).split()[-1] for cell in read_cells(source) if "".join(cell["source"]).startswith("#| default_exp")]
+    return name.removesuffix(".__init__")
+
+
 def exported(code: str) -> list: # the public functions and classes of a library notebook's cell
     if not code.startswith("#| export"): return []
     return [node for node in ast.parse(code).body if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")]
@@ -42,11 +47,14 @@ def library_overview() -> str:
     "Every module with its purpose, every exported name with its docstring."
     parts = ["# Library", "Each module is a notebook. A parameter's meaning, shape and unit stand beside it, the source of a formula in the docstring; the cells after a definition test it, and show its errors by `test_fail`."]
     for path in LIBRARY:
-        (head, *rest) = ("".join(cell["source"]) for cell in read_cells(path.relative_to(ROOT).as_posix()))
+        source = path.relative_to(ROOT).as_posix()
+        page, module = path.relative_to(ROOT/"nbs").as_posix(), module_name(source)
+        (head, *rest) = ("".join(cell["source"]) for cell in read_cells(source))
         title, purpose = re.fullmatch(r"# (.+?)\n+> (.+)", head.strip(), re.S).groups()
         names = [(node.name, (ast.get_docstring(node) or "").replace("|", r"\|")) for code in rest for node in exported(code)]
-        parts += [f"## {title}", f"[`vit_plasticity.{path.stem[3:]}`](api/{path.name}). {purpose}"]
-        parts += ["\n".join(["| Name | What it is |", "|---|---|", *(f"| [`{name}`](api/{path.name}#{path.stem[3:]}.{name}) | {text} |" for name, text in names)])]
+        parts += [f"## {title}", f"[`vit_plasticity.{module}`]({page}). {purpose}"]
+        rows = [f"| [`{name}`]({page}#{module}.{name}) | {text} |" for name, text in names]
+        if rows: parts += ["\n".join(["| Name | What it is |", "|---|---|", *rows])]
     return "\n\n".join(parts)
 
 
@@ -94,7 +102,7 @@ class Renderer(IPythonRenderer):
 
 @cache
 def plots() -> dict[str, str]: # of the library: name -> docstring
-    nodes = (node for path in (ROOT/"vit_plasticity").glob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = (node for path in (ROOT/"vit_plasticity").rglob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     return {node.name: ast.get_docstring(node) or "" for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("plot_")}
 
 
@@ -115,7 +123,7 @@ def show_output(output: dict, alt: str, renderer: Renderer) -> str:
 def show_code(cell: dict, before: str, renderer: Renderer) -> str:
     code = "".join(cell["source"])
     if re.match(r"#\| (hide|default_exp)", code): return ""
-    names = [(f"{Path(renderer.source).stem[3:]}.{node.name}", node.name) for node in exported(code)]
+    names = [(f"{module_name(renderer.source)}.{node.name}", node.name) for node in exported(code)]
     renderer.headings += [{"level": 4, "id": anchor, "name": f"<code>{name}</code>", "children": []} for anchor, name in names]
     anchors = "".join(f'<a id="{anchor}"></a>' for anchor, _ in names)
     shown = renderer.block_code(re.sub(r"^(#\| \w+.*\n)+", "", code), "python")

@@ -303,7 +303,8 @@ def write_classes(root, colours=COLOURS, n=10, name="{i}.jpg"):
 
 
 def load_own(path, tmp_path, size=32):
-    "The data set and its warnings."
+    "The data set and its warnings, as in a new process."
+    data._WARNED.clear()
     with warnings.catch_warnings(record=True, action="always") as caught: return load_dataset(f"folder:{path}", tmp_path/"data", size), [str(w.message) for w in caught]
 
 
@@ -322,6 +323,26 @@ def test_own_classes(tmp_path):
     time.sleep(0.01)
     (root/"猫"/"a photo 0 é.jpg").write_bytes(photo(COLOURS["red"])) # changed: decoded anew
     assert load_own(root, tmp_path)[0].sha256 != own.sha256
+
+
+def test_a_folder_is_warned_of_once_a_process(tmp_path, capsys):
+    "Plainly: without the seed of the division, and without a line of this library's code."
+    root = tmp_path/"photos"
+    write_classes(root, {"a": COLOURS["red"], "b": COLOURS["blue"]})
+    (root/"a"/"broken.jpg").write_bytes(b"no image")
+    own, (message,) = load_own(root, tmp_path)
+    assert message.startswith(f"1 of 21 images in {str(root)!r} can't be read and were skipped: 'a/broken.jpg'")
+    assert own.notes == ("1 photo of folder:photos can't be read and is left out",)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        again = load_dataset(f"folder:{root}", tmp_path/"data", 32)
+        assert again.notes == own.notes and not caught
+        data.load_folder(root, 8, progress=False)
+        assert not caught
+        shutil.copytree(root, tmp_path/"others"/"photos")
+        load_dataset(f"folder:{tmp_path}/others/photos", tmp_path/"data", 32)
+    [other] = caught
+    line = warnings.formatwarning(other.message, other.category, other.filename, other.lineno, other.line)
+    assert line == f"<vit_plasticity>:0: UserWarning: {other.message}\n"
 
 
 def test_own_splits(tmp_path):
@@ -416,7 +437,7 @@ def test_own_csv(tmp_path):
     assert load_own(table, tmp_path)[0].classes == ("blue", "green", "red")
     shutil.copytree(tmp_path/"images", tmp_path/"split"/"train")
     shutil.copytree(tmp_path/"images"/"red", tmp_path/"split"/"test"/"red")
-    assert "10 photos of folder:split@42 are in more than one split, as copies" in load_own(tmp_path/"split", tmp_path)[1][-1]
+    assert "10 photos of folder:split are in more than one split, as copies" in load_own(tmp_path/"split", tmp_path)[1][-1]
     table.write_bytes(b"\x00\xff" * 50)
     refused("photos.csv", lambda: load_own(table, tmp_path))
 
@@ -441,13 +462,17 @@ def write_list(path, rows):
 
 
 def load_photos(folder, size=8):
-    "Photos of a folder, and the warnings."
+    "Photos of a folder, and the warnings, as in a new process."
+    data._WARNED.clear()
     with warnings.catch_warnings(record=True, action="always") as caught:
         photos = data.load_folder(folder, size, progress=False)
     return photos, [str(w.message) for w in caught]
 
 
-SYSTEMS = ["@eaDir", "@EADIR", "__MACOSX", "$RECYCLE.BIN", "lost+found", "System Volume Information", "#recycle"]
+SYSTEMS = ["@eaDir", "@EADIR", "__MACOSX", "$RECYCLE.BIN", "lost+found", "System Volume Information", "#recycle",
+           "found.000", "FOUND.017", "#snapshot", "~snapshot", "@SynoEAStream", "@SynoResource", "@tmp",
+           "cat@eaDir@tmp", "RECYCLED", "RECYCLER", "Network Trash Folder", "TheVolumeSettingsFolder", "__pycache__",
+           "_gsdata_", "_GSDATA_"]
 
 
 @pytest.mark.parametrize("system", [*SYSTEMS, ".hidden"])
@@ -466,6 +491,14 @@ def test_folders_of_systems(tmp_path, system):
     grey_photo(tmp_path/"split"/system/"0.png", 1)
     grey_photo(tmp_path/"split"/"train"/system/"0.png", 2)
     assert sizes(load_own(tmp_path/"split", tmp_path)[0]) == [16, 4, 20]
+
+
+@pytest.mark.parametrize("name", ["Thumbs", "thumbnails", "found", "found.objects", "snapshot", "tmp", "recycled cans"])
+def test_folders_of_people(tmp_path, name):
+    "A8: names that resemble those of systems are classes."
+    two_classes(tmp_path/"photos")
+    shutil.copytree(tmp_path/"photos"/"cat", tmp_path/"photos"/name)
+    assert name in load_own(tmp_path/"photos", tmp_path)[0].classes
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -494,7 +527,7 @@ def test_foreign_kinds(tmp_path):
         (root/name).write_bytes(b"II*\0")
     counted = "are of kinds that can't be read and are left out: 20 HEIC and 1 NEF in 'cat', 1 DNG in 'dog'"
     own, messages = load_own(root, tmp_path)
-    assert own.notes == (f"22 images of folder:photos@42 {counted}",) and own.sha256 == plain.sha256
+    assert own.notes == (f"22 images of folder:photos {counted}",) and own.sha256 == plain.sha256
     assert messages == [f"{own.notes[0]}; convert them to JPEG or PNG"]
     photos, (message,) = load_photos(root)
     assert "20 HEIC in 'cat', 1 NEF in 'cat/sub', 1 DNG in 'dog'; convert them to JPEG or PNG" in message
@@ -503,7 +536,7 @@ def test_foreign_kinds(tmp_path):
     paths = sorted(root.rglob("*.*"))
     write_list(tmp_path/"photos.csv", [(path.relative_to(tmp_path), path.relative_to(root).parts[0]) for path in paths])
     own, messages = load_own(tmp_path/"photos.csv", tmp_path)
-    assert messages == [f"22 images of folder:photos.csv@42 {counted}; convert them to JPEG or PNG"]
+    assert messages == [f"22 images of folder:photos.csv {counted}; convert them to JPEG or PNG"]
     assert sum(sizes(own)) == 20
     photos, (message,) = load_photos(tmp_path/"photos.csv")
     assert len(photos.skipped) == 22 and "20 HEIC in 'photos/cat'" in message
@@ -581,22 +614,111 @@ def test_list_in_two_forms(tmp_path):
 
 
 def test_names_that_look_alike(tmp_path):
-    "A10: names that differ in case or blanks alone stay two classes, with a warning."
+    "A10: names that differ in case or blanks alone stay two classes, with a warning; so do rows of a list."
     root = tmp_path/"photos"
     for k, label in enumerate(("Cat", "cat", "cat ", "dog")):
         for i in range(10): grey_photo(root/label/f"{i}.png", 10 * k + i)
     own, messages = load_own(root, tmp_path)
     assert len(own.classes) == 4
-    assert own.notes == ("the classes 'Cat' and 'cat' and 'cat ' of folder:photos@42 differ only in case or blanks",)
+    assert own.notes == ("the classes 'Cat' and 'cat' and 'cat ' of folder:photos look alike",)
     assert messages == [f"{own.notes[0]}: if they are one, give them one name"]
     for split, label in (("train", "Cat"), ("test", "cat")):
         for name in (label, "dog"): shutil.copytree(root/name, tmp_path/"split"/split/name)
-    message = "no training images of 'cat' that can be read ('Cat' differs from it only in case or blanks)"
+    message = "no training images of 'cat' that can be read ('Cat' looks like it)"
     refused(message, lambda: load_own(tmp_path/"split", tmp_path))
     labels = {"Cat": "sea  lion", "cat": "Sea lion"}
     rows = [(f"photos/{folder}/{i}.png", label) for i in range(10) for folder, label in labels.items()]
     write_list(tmp_path/"list.csv", rows)
     assert "the classes 'Sea lion' and 'sea  lion' of" in load_own(tmp_path/"list.csv", tmp_path)[1][0]
+
+
+@pytest.mark.parametrize("names", [
+    ("golden retriever", "golden_retriever", "golden-retriever", "Golden  Retriever", "golden._retriever"),
+    ("cat", "cat.", "_cat", "cat_ "), ("cat", "c\u00adat", "cat\u200b", "\ufeffcat"), ("x\u2013ray", "x-ray"),
+    ("sea lion", "sealion"), ("1.5 m", "1_5 m")])
+def test_names_that_differ_in_signs(names):
+    "A10: each of these names looks like each other; blanks, _ - . and signs that can't be seen are put aside."
+    listed = " and ".join(map(repr, names))
+    doubts = data._found_doubts("x", data._Found({}, (*names, "dog")))
+    assert [doubt.what for doubt in doubts] == [f"the classes {listed} of x look alike"]
+
+
+def test_names_that_do_not_look_alike():
+    "A10: signs that mean something."
+    names = ("1.5", "15", "1", "-1", "A", "A-", "A+", "cat", "cats", "c#", "c", "_", "-", "v1.0", "v10", "été", "ete")
+    assert data._alike_names(names) == []
+
+
+def parts_of_classes(root, parts, classes=("cat", "dog"), n=8):
+    "Photos in part/class; each differs from all others."
+    for k, part in enumerate(parts):
+        for j, label in enumerate(classes):
+            for i in range(n): grey_photo(root/part/label/f"{i}.png", 50 * k + 20 * j + i)
+
+
+@pytest.mark.parametrize("parts", [
+    ("training_set", "test_set"), ("trainset", "testset"), ("train_images", "val_images"), ("Train", "Eval"),
+    ("train ", "test"), ("train", "test_set"), ("TrainImages", "TestImages"), ("train2017", "val2017"),
+    ("01 train", "02 test"), ("signs_train", "signs_test"), ("training-data", "Validation.Data", "holdout"),
+    ("trainA", "testA"), ("train_augmented", "test"), ("train", "test\u200b")])
+def test_splits_under_other_names(tmp_path, parts):
+    "A8: train and test under other names are not two classes."
+    root = tmp_path/"photos"
+    parts_of_classes(root, parts)
+    def load(): return load_own(root, tmp_path)
+    listed = " and ".join(map(repr, sorted(parts)))
+    refused(f"photos' looks like a split, with {listed}: rename to train, val, test, each with a folder", load)
+    if "augmented" in parts[0]: return
+    # Beside other folders, and with photos that are not in folders of classes.
+    grey_photo(root/"spare"/"0.png", 250)
+    refused("looks like a split", load)
+    for part in parts: shutil.rmtree(root/part)
+    for k, part in enumerate(parts): grey_photo(root/part/"0.png", k)
+    refused("looks like a split", load)
+
+
+@pytest.mark.parametrize("classes", [
+    ("train", "bus", "car"), ("bullet_train", "blood_test", "train"), ("train", "test tube"), ("valid", "invalid"),
+    ("pre_test", "post_test"), ("training", "trainers"), ("device", "evaluator"), ("contest", "retrain")])
+def test_classes_that_are_no_splits(tmp_path, classes):
+    "A8: names that a split's words are in, and folders of unlike names in them."
+    for k, label in enumerate(classes):
+        for j in range(2):
+            for i in range(4): grey_photo(tmp_path/"photos"/label/f"{label} {j}"/f"{i}.png", 40 * k + 10 * j + i)
+    own, messages = load_own(tmp_path/"photos", tmp_path)
+    assert own.classes == tuple(sorted(classes)) and not [line for line in messages if "taken together" in line]
+
+
+def test_classes_of_the_same_folders(tmp_path):
+    "A8: left and right by day and night may be classes, so a warning says what is done."
+    root = tmp_path/"photos"
+    parts_of_classes(root, ("left", "right"), ("day", "night"))
+    own, messages = load_own(root, tmp_path)
+    assert own.classes == ("left", "right")
+    told = ("the classes of folder:photos are 'left', 'right', and the photos in the folders 'day', 'night' that "
+            "each of them holds are taken together")
+    assert told in own.notes
+    remedy = "; if the classes are 'day', 'night', rename the folders above them to train, val, test"
+    assert f"{told}{remedy}" in messages
+    # One more class without them, or with one of them only.
+    grey_photo(root/"middle"/"day"/"0.png", 201)
+    grey_photo(root/"middle"/"0.png", 202)
+    own, messages = load_own(root, tmp_path)
+    assert len(own.classes) == 3 and not [line for line in messages if "taken together" in line]
+    # A train is a class beside a bus, whatever they hold.
+    shutil.rmtree(root)
+    parts_of_classes(root, ("bus", "train"), ("day", "night"))
+    own, messages = load_own(root, tmp_path)
+    assert own.classes == ("bus", "train") and any("'day', 'night' that each" in line for line in messages)
+
+
+def test_splits_below_classes(tmp_path):
+    "A8: train and test in each class are put together and divided anew, with a warning."
+    parts_of_classes(tmp_path/"photos", ("cat", "dog"), ("train", "test"))
+    own, messages = load_own(tmp_path/"photos", tmp_path)
+    assert own.classes == ("cat", "dog") and sum(sizes(own)) == 32
+    remedy = "taken together; to keep them apart, put the folders of the classes into train, val, test"
+    assert any(remedy in line for line in messages)
 
 
 def png_chunk(name, content, wrong=0):
@@ -758,8 +880,8 @@ def test_few_bits_of_a_data_set(tmp_path):
     for _ in range(2):
         own, (message,) = load_own(tmp_path/"photos", tmp_path)
         scaled, dark = own.notes
-        assert scaled.startswith("6 photos of folder:photos@42 use fewer than the 16 bits of their files")
-        assert dark.startswith("the 14 photos of 16 bits in folder:photos@42 use only the lowest 12 bits")
+        assert scaled.startswith("6 photos of folder:photos use fewer than the 16 bits of their files")
+        assert dark.startswith("the 14 photos of 16 bits in folder:photos use only the lowest 12 bits")
         assert message.startswith(dark + "; multiply their values by 16")
 
 
@@ -784,6 +906,7 @@ def test_near_copies(tmp_path, change, crops):
         for label in "ab": (root/split/label).mkdir(parents=True)
     for i, image in enumerate(pieces): image.save(root/("train" if i < 10 else "test")/"ab"[i % 2]/f"{i}.png")
     def load():
+        data._WARNED.clear()
         with warnings.catch_warnings(record=True, action="always") as caught:
             own = load_dataset(f"folder:{root}", tmp_path/"data", 64, crops=crops)
         return own, [str(w.message) for w in caught]
@@ -793,7 +916,7 @@ def test_near_copies(tmp_path, change, crops):
         own, (message,) = load()
         start, example = message.split(", e.g. ")
         assert own.notes == (start,)
-        assert start == ("4 pairs of photos of folder:photos@42 in different splits are near copies "
+        assert start == ("4 pairs of photos of folder:photos in different splits are near copies "
                          "(one photo encoded anew, resized or slightly changed)")
         assert example.endswith(": what is tested was trained on; keep near copies in one split, or remove them")
         assert "/copy of " in example and " (test)" in example and (" (train)" in example or " (val)" in example)
@@ -815,7 +938,7 @@ def test_class_without_test_images(tmp_path):
     for k, (label, n) in enumerate((("cat", 20), ("dog", 20), ("owl", 2))):
         for i in range(n): grey_photo(tmp_path/"photos"/label/f"{i}.png", 100 * k + i)
     own, (message,) = load_own(tmp_path/"photos", tmp_path)
-    assert own.notes == ("folder:photos@42 has no test images of 'owl'",)
+    assert own.notes == ("folder:photos has no test images of 'owl'",)
     remedy = "add images (of fewer than 3 none is kept for testing), or remove the class"
     assert message == f"{own.notes[0]}: accuracies leave them out; {remedy}"
     assert set(own.test.labels.tolist()) == {0, 1} and torch.bincount(own.train.labels).tolist() == [13, 13, 2]

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from vit_plasticity.causes import family_effects, rescaling_effects
+from vit_plasticity.causes import family_effects, paired_effect, rescaling_effects
 from vit_plasticity.smoothing import smoothing_claims, smoothing_effects
+from vit_plasticity.stats import select_lr
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -56,7 +57,11 @@ def test_rescaling_found():
     for line in lines: assert line in text, line
     for question, words in (("the grid", "grid alone costs"), ("clipping", "clipping gives back")):
         assert f"{words} {abs(100 * effects.effect[question, '0.125']):.1f}" in text
-    assert f"a gain of up to {100 * families.ci_high['ln2', 'fc1']:.1f} points remains possible" in text
+    rows = study("families").query("family == 'ln2'").rename(columns={"component": "configuration"})
+    best = {name: select_lr(part) for name, part in rows.groupby("name")}
+    welch = paired_effect(best["fc1"], best["ln2"], variances="own")
+    highs = [100 * high for high in (families.ci_high["ln2", "fc1"], welch["ci_high"])]
+    assert "a gain of up to {:.1f} points ({:.1f} by Welch's interval) remains possible".format(*highs) in text
 
 
 def test_robustness_found():
@@ -106,3 +111,9 @@ def test_robustness_found():
     assert f"the widest is from \N{MINUS SIGN}{-100 * widest.ci_low:.0f} to {100 * widest.ci_high:.0f}" in text
     worst = -100 * effects.ci_low["pretrained", specformer, "then_accuracy"]
     assert f"No loss shows, but on letters one of up to {worst:.0f} points can't be ruled out." in text
+    ends = study("courses")
+    ends = ends[ends.step == ends.groupby("run").step.transform("max")]
+    alike = ends.groupby(["start", "penalty"]).similarity.mean()
+    cosines = [f"{alike[start, 'none']:.2f} to {alike[start, g1]:.2f}" for start in ("pretrained", "scratch")]
+    assert "From pretrained weights tokens grow a little more alike with $g_1$, " \
+           "cosine {}; from scratch a little less, {}.".format(*cosines) in text

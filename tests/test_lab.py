@@ -191,7 +191,7 @@ def test_every_notebook_opens(lab):
     folder, drive = lab
     paths = sorted(path.relative_to(folder/"root").as_posix() for path in (folder/"root/nbs").rglob("*.ipynb"))
     told = drive(OPEN, *paths)
-    assert len(told) == len(list((ROOT/"nbs").glob("*.ipynb"))) + len(list((ROOT/"nbs/api").glob("*.ipynb")))
+    assert len(told) == len(list((ROOT/"nbs").glob("*.ipynb"))) + len(list((ROOT/"nbs/api").rglob("*.ipynb")))
     for path, page in told.items():
         cells = json.loads((folder/"root"/path).read_text(encoding="utf-8"))["cells"]
         figures = sum("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", [])) + (path == "nbs/index.ipynb")

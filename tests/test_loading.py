@@ -1,4 +1,6 @@
 "Every load is exact or refused, and what was done to make a file fit is said and kept in `notes`."
+import argparse
+import json
 import math
 import os
 import re
@@ -12,6 +14,8 @@ from torch.nn import functional as F
 from vit_plasticity import core, models
 from vit_plasticity.finetune import run_finetuning
 from vit_plasticity.models import image_size, load_model, set_trainable, stream_model
+from vit_plasticity.models.files import Origin
+from vit_plasticity.models.timm_files import converted, fitted
 from vit_plasticity.plasticity import run_plasticity
 
 SMALL = "test_vit" # timm's: 160 pixels, patches of 16, width 64, 6 blocks
@@ -157,6 +161,61 @@ def test_gpt2_that_does_not_fit(gpt2, lost, more, message):
     refused(message, name=folder)
 
 
+def test_gpt2_of_a_false_config(gpt2):
+    "The blocks of a model were built before its files were looked at; and the connection is not at fault."
+    folder, state, _ = gpt2
+    config = json.loads((folder/"config.json").read_text())
+    for change, message in (
+        ({"n_layer": 10**9}, "that has 1000000000 blocks (n_layer), its files have 2"),
+        ({"n_positions": 10**7}, "size mismatch, wpe.weight has shape (16, 32) and not (10000000, 32)"),
+        ({"n_head": 5}, "its config.json describes no GPT-2 ("), ({"n_layer": "two"}, "describes no GPT-2 ("),
+    ):
+        (folder/"config.json").write_text(json.dumps(config | change))
+        refused(message, name=folder)
+        with pytest.raises(ValueError) as caught:
+            load_model(folder)
+        assert "connection" not in str(caught.value)
+    refused("describes no GPT-2", name=folder, pretrained=False)
+
+
+def test_gpt2_with_other_files(gpt2):
+    "The file that transformers reads; others of its kind are named."
+    folder, state, _ = gpt2
+    expected = state["transformer.wte.weight"]
+    write(folder/"adapter_model.safetensors", {"lora": torch.ones(2)})
+    write(folder/"model.fp16.safetensors", {key: tensor.half() for key, tensor in state.items()})
+    model = load_model(folder)
+    assert torch.equal(model.wte.weight, expected)
+    line = "'words': model.safetensors is read, not adapter_model.safetensors, model.fp16.safetensors"
+    assert model.notes == (line,)
+    (folder/"model.safetensors").unlink()
+    (folder/"adapter_model.safetensors").rename(folder/"model.safetensors")
+    refused("does not fit", name=folder)
+
+
+def test_gpt2_in_several_bins(gpt2):
+    folder, state, _ = gpt2
+    (folder/"model.safetensors").unlink()
+    refused("'words' has neither model.safetensors nor pytorch_model.bin", name=folder)
+    names = list(state)
+    parts = {"pytorch_model-00001-of-00002.bin": names[:9], "pytorch_model-00002-of-00002.bin": names[9:]}
+    for file, part in parts.items():
+        write(folder/file, {key: state[key] for key in part})
+    expected = state["transformer.wte.weight"]
+    model = load_model(folder)
+    assert torch.equal(model.wte.weight, expected) and model.notes == ()
+    write(folder/"pytorch_model.bin", {key: torch.zeros_like(tensor) for key, tensor in state.items()})
+    refused(f"`model` must hold one model; {min(names[:9])} is in pytorch_model-00001-of-00002.bin and in "
+            "pytorch_model.bin", name=folder)
+    index = folder/"pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {key: file for file, part in parts.items() for key in part}}))
+    model = load_model(folder)
+    assert torch.equal(model.wte.weight, expected)
+    assert model.notes == (f"'words': the files of {index.name} are read, not pytorch_model.bin",)
+    (folder/"pytorch_model-00002-of-00002.bin").unlink()
+    refused("pytorch_model-00002-of-00002.bin ", name=folder)
+
+
 def test_gpt2_of_the_hub(gpt2, monkeypatch):
     "A1: transformers fetches it as before; what it would have drawn anew or left out is refused."
     from transformers import GPT2Config, GPT2Model
@@ -260,6 +319,69 @@ def test_streamed_numbers(tmp_path):
     for depth in (0, -1, 1.5, True):
         with pytest.raises(ValueError, match="`depth` must be a whole number at least 1; got"):
             stream_model(SMALL, tmp_path/"w.safetensors", depth=depth)
+
+
+FLOAT4 = getattr(torch, "float4_e2m1fn_x2", torch.float32)
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda tensor: tensor.to("meta"), "has no values"),
+    (lambda tensor: tensor.double() * 1e-300, "must not vanish in float32; norm.weight has numbers that all become 0"),
+    (lambda tensor: torch.empty(len(tensor), dtype=FLOAT4), "norm.weight is torch.float4"),
+    (lambda tensor: torch.nested.nested_tensor([tensor, tensor[1:]]), "norm.weight is nested"),
+    (lambda tensor: tensor.to_sparse(), "norm.weight is sparse (torch.sparse_coo)"),
+])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Validating sparse tensor")
+def test_kinds_of_tensors(tmp_path, make, message):
+    "Tensors without numbers, or of no dense layout."
+    state = random_state()
+    weights = write(tmp_path/"w.pth", state | {"norm.weight": make(state["norm.weight"])})
+    refused(message, weights=weights)
+    tiny = torch.full((64,), 1e-300, dtype=torch.float64)
+    tiny[0] = 1
+    for values in (torch.zeros(64).double(), tiny): # a zero may be one
+        assert load_model(SMALL, weights=write(weights, state | {"norm.weight": values})) is not None
+
+
+def test_matrix_of_patches(tmp_path):
+    "Its order of columns can't be seen, and is said; of another shape it would be cut up otherwise."
+    state, weights, key = random_state(), tmp_path/"w.pth", "patch_embed.proj.weight"
+    model = load_model(SMALL, weights=write(weights, state | {key: state[key].flatten(1)}))
+    equal(model, state)
+    assert model.notes == (f"w.pth: {key}, a matrix (64, 768), is read as (64, 3, 16, 16): "
+                           "its columns are assumed in the order channel, height, width",)
+    for odd in (state[key].flatten(2), state[key].reshape(64 * 3, 256), state[key].reshape(1, 64, 768)):
+        refused("w.pth ", weights=write(weights, state | {key: odd}))
+
+
+def test_suffix_in_upper_case(tmp_path):
+    state = random_state()
+    write(tmp_path/"w.safetensors", state)
+    os.rename(tmp_path/"w.safetensors", tmp_path/"w.SAFETENSORS")
+    equal(load_model(SMALL, weights=tmp_path/"w.SAFETENSORS"), state)
+    equal(load_model(SMALL, weights=tmp_path), state)
+    models.keep_model(load_model("vit_mini"), tmp_path/"k.safetensors", "vit_mini")
+    os.rename(tmp_path/"k.safetensors", tmp_path/"k.SafeTensors")
+    equal(load_model(tmp_path/"k.SafeTensors"), load_model("vit_mini").state_dict())
+
+
+class Unknown:
+    "Of a training script."
+
+
+def test_reasons_of_torch(tmp_path):
+    "One plain sentence, without advice to load what may run code."
+    weights = tmp_path/"w.pth"
+    torch.save({"model": random_state(), "made": Unknown()}, weights)
+    broken = tmp_path/"broken.pth"
+    broken.write_bytes(b"PK\x03\x04 and no more")
+    for path in (weights, broken):
+        with pytest.raises(ValueError) as caught:
+            load_model(SMALL, weights=path)
+        line = str(caught.value)
+        assert line.isprintable() and len(line) < 300 and "give a .safetensors or .pth file of weights alone" in line
+        assert not re.search(r"weights_only|trust|Please|you", line)
+        assert ("Unknown was not an allowed global" if path == weights else "failed reading zip archive") in line
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
@@ -376,9 +498,9 @@ def test_clip(tmp_path, prefix):
 
 def rebuilt(state, name):
     "What a model of one block is given of these tensors."
-    body, origin = timm.create_model(name, depth=1), models._Origin("weights", "w.pth")
-    state, notes = models._converted(state, body, name, origin)
-    body.load_state_dict(models._fitted(state, body, name, origin)[0])
+    body, origin = timm.create_model(name, depth=1), Origin("weights", "w.pth")
+    state, notes = converted(state, body, name, origin)
+    body.load_state_dict(fitted(state, body, name, origin)[0])
     return body, notes
 
 
@@ -406,6 +528,103 @@ def test_biases_of_dinov3(query, keys, value):
     line = f"w.pth has biases that {name} lacks, blocks.0.attn.qkv.bias; try the timm name with _qkvb"
     with pytest.raises(ValueError, match=line):
         rebuilt(old, name)
+
+
+# Training beside the model --------------------------------------------------------------------------------------------
+
+def adamw_state(state):
+    "What AdamW keeps of these weights after one step."
+    parameters = [torch.nn.Parameter(tensor.clone()) for tensor in state.values()]
+    optimizer = torch.optim.AdamW(parameters)
+    sum(parameter.sum() for parameter in parameters).backward()
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+@pytest.mark.parametrize("wrapper", ["model", "state_dict", "anything"])
+@pytest.mark.parametrize("key", ["optimizer", "trainer_state"])
+def test_moments_of_the_optimizer(tmp_path, wrapper, key):
+    "Moments of a patch embedding look like one; beneath their names is no model, whatever they are called."
+    raw = random_state()
+    held = {"epoch": 3, "arch": SMALL, "args": argparse.Namespace(lr=1e-3), wrapper: raw, key: adamw_state(raw)}
+    weights = write(tmp_path/"w.pth", held)
+    model = load_model(SMALL, weights=weights)
+    equal(model, raw)
+    n = 3 * len(raw)
+    assert model.notes == (f"w.pth: the tensors under {wrapper} are read, not {n} others, such as {key}.state.0.step",)
+    assert image_size(SMALL, weights=weights) == 160
+    held = dict(raw) | {"optimizer": adamw_state(raw)}
+    model = load_model(SMALL, weights=write(weights, held))
+    equal(model, raw)
+    assert model.notes == (f"w.pth: {n} tensors of the training are left out, such as optimizer.state.0.step",)
+    refused("1 not known (first ['more'])", weights=write(weights, held | {"more": torch.ones(1)}))
+    held = {wrapper: raw | {"more": torch.ones(1)}, key: adamw_state(raw)}
+    refused("0 tensors missing (first []), 1 not known (first ['more'])", weights=write(weights, held))
+
+
+@pytest.mark.parametrize("chosen, other, average", [
+    ("model", "ema", False), ("state_dict", "ema_model", False), ("state_dict", "ema_state_dict", False),
+    ("model_ema", "model", True), ("module.base_encoder", "module.momentum_encoder", False),
+    ("_forward_module.teacher", "_forward_module.student", True), ("teacher", "head.student", True),
+])
+def test_which_of_two(tmp_path, chosen, other, average):
+    "The one that timm would read, and the line names the other; in whichever order they are."
+    raw, line = random_state(), f"w.pth: the tensors under {chosen} are read"
+    line += ", an average of the weights along training" * average + f", not those under {other}"
+    for first, second in ((chosen, other), (other, chosen)):
+        values = {chosen: raw, other: {key: torch.zeros_like(tensor) for key, tensor in raw.items()}}
+        held = {f"{prefix}.{key}": tensor for prefix in (first, second) for key, tensor in values[prefix].items()}
+        model = load_model(SMALL, weights=write(tmp_path/"w.pth", held))
+        equal(model, raw)
+        assert model.notes == (line,)
+
+
+def test_two_of_unknown_names(tmp_path):
+    raw, weights = random_state(), tmp_path/"w.pth"
+    refused("w.pth must hold one model; it has one under a.b and one under a.c",
+            weights=write(weights, {"a": {"b": raw, "c": raw}}))
+    other = random_state("vit_tiny_patch16_224", depth=6)
+    equal(load_model(SMALL, weights=write(weights, {"teacher": other, "student": raw})), raw) # the one that fits
+    # beside a model of its own names, another one is not taken in its place
+    refused(f"0 tensors missing (first []), {len(raw)} not known", weights=write(weights, raw | {"ema": raw}))
+
+
+def test_average_without_dots(tmp_path):
+    "LitEma's names lack the dots, and fit no model."
+    raw = random_state()
+    held = {f"model.{key}": tensor for key, tensor in raw.items()}
+    held |= {f"model_ema.{key.replace('.', '')}": torch.zeros_like(tensor) for key, tensor in raw.items()}
+    held |= {"model_ema.decay": torch.tensor(0.99), "model_ema.num_updates": torch.tensor(5)}
+    model = load_model(SMALL, weights=write(tmp_path/"w.pth", {"state_dict": held}))
+    equal(model, raw)
+    others = f"{len(raw) + 2} others, such as state_dict.model_ema.cls_token"
+    assert model.notes == (f"w.pth: the tensors under state_dict.model are read, not {others}",)
+    average = {f"model_ema.{key}": tensor for key, tensor in raw.items()}
+    assert "average" in load_model(SMALL, weights=write(tmp_path/"w.pth", average)).notes[0]
+
+
+@pytest.mark.parametrize("prefix", ["vit", "visual_encoder", "trunk", "visual", "backbone.model", "_forward_module",
+                                    "base_model.model", "ema"])
+def test_prefix_of_any_name(tmp_path, prefix):
+    raw, weights = random_state(), tmp_path/"w.pth"
+    held = {f"{prefix}.{key}": tensor for key, tensor in raw.items()}
+    model = load_model(SMALL, weights=write(weights, held))
+    equal(model, raw)
+    average = ", an average of the weights along training" if prefix == "ema" else ""
+    assert model.notes == (f"w.pth: the tensors under {prefix} are read{average}",)
+    refused("0 tensors missing (first []), 1 not known (first ['more'])",
+            weights=write(weights, held | {f"{prefix}.more": torch.ones(1)}))
+
+
+def test_statistics_of_colours(tmp_path):
+    "They are of three channels, as a patch embedding."
+    raw, ones = random_state(), torch.ones(1, 3, 1, 1)
+    statistics = {"normalize.mean": ones, "normalize.std": ones}
+    held = {f"model.{key}": tensor for key, tensor in raw.items()} | statistics
+    model = load_model(SMALL, weights=write(tmp_path/"w.pth", held))
+    equal(model, raw)
+    assert model.notes == ("w.pth: the tensors under model are read, not 2 others, such as normalize.mean",)
+    refused("2 not known (first ['normalize.mean'])", weights=write(tmp_path/"w.pth", raw | statistics))
 
 
 # Sizes ----------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from vit_plasticity.finetune import run_finetuning, run_linear_probe
 from vit_plasticity.mechanism import run_trajectory
 from vit_plasticity.plasticity import run_plasticity
 from vit_plasticity.prediction import run_criteria
-from vit_plasticity.results import check_run, merge_runs, run_id
+from vit_plasticity.protocols import DTYPES, OPTIMIZERS, SCHEDULES
+from vit_plasticity.results import LATER, _CHOICES, check_run, merge_runs, run_id
 from vit_plasticity.robustness import run_robustness
 
 
@@ -47,3 +48,23 @@ def test_another_accuracy(runs, tmp_path, experiment):
     merged = merge_runs(tmp_path/"there", tmp_path/"here")
     assert merged.action.tolist() == ["refused"]
     assert "its test_accuracy of" in merged.reason[0] and "is not that of its rows" in merged.reason[0]
+
+
+def test_choices_are_those_of_protocols():
+    assert _CHOICES == {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "dtype": DTYPES}
+
+
+def test_real_runs_of_earlier_versions(tmp_path):
+    "A run of 3 steps is added as it is, and as earlier versions stored it; in other widths and order it is the same."
+    run = run_finetuning("mha", device="cpu", out_dir=tmp_path/"there", steps=3, batch_size=16, progress=False)
+    assert {"val_correct", "n_val"} <= {*run.table("evaluations")} and "n_test_classes" in run.table("summary")
+    assert check_run(run) is None
+    early = tmp_path/"early"/"finetune"/run.folder.name
+    shutil.copytree(run.folder, early)
+    for path in early.glob("*.parquet"):
+        pd.read_parquet(path).drop(columns=[*LATER], errors="ignore").to_parquet(path, index=False)
+    assert merge_runs(tmp_path/"early", tmp_path/"here").action.tolist() == ["added"]
+    assert merge_runs(tmp_path/"there", tmp_path/"here").action.tolist() == ["same"]
+    predictions = pd.read_parquet(early/"predictions.parquet").astype("int32").iloc[::-1]
+    predictions.to_parquet(early/"predictions.parquet", index=False)
+    assert merge_runs(tmp_path/"early", tmp_path/"here").action.tolist() == ["same"]

@@ -35,7 +35,7 @@ def test_whole_and_small(built):
     held = zipfile.ZipFile(wheel).namelist()
     manifest = json.loads((ROOT/"vit_plasticity/assets/manifest.json").read_text())
     assets = {entry["file"] for entry in (manifest["data"] | manifest["weights"]).values()} | {"manifest.json", "LICENCES.md", "typefaces.tsv"}
-    assert {f"vit_plasticity/{path.name}" for path in (ROOT/"vit_plasticity").glob("*.py")} | {f"vit_plasticity/assets/{name}" for name in assets} <= set(held)
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT/"vit_plasticity").rglob("*.py")} | {f"vit_plasticity/assets/{name}" for name in assets} <= set(held)
     assert not [name for name in held if not name.startswith(("vit_plasticity/", f"vit_plasticity-{__version__}.dist-info/"))]
     named = {name.partition("/")[2] for name in tarfile.open(source).getnames()}
     assert {"settings.ini", "LICENSE", "nbs/plasticity.ipynb", "nbs/api/05_plasticity.ipynb", "config/mini.yaml", "outputs/mini_replication/finetune.parquet"} <= named

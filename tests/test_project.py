@@ -15,8 +15,11 @@ import pytest
 from vit_plasticity import plasticity, prediction
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = sorted(path.stem for path in (ROOT/"vit_plasticity").glob("[!_]*.py"))
-LIBRARY = sorted((ROOT/"nbs/api").glob("*.ipynb"))
+PACKAGE = ROOT/"vit_plasticity"
+# such as core, models (a folder) and models.maps
+MODULES = sorted(".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.rglob("[!_]*.py"))
+MODULES += [path.parent.name for path in PACKAGE.glob("*/__init__.py")]
+LIBRARY = sorted((ROOT/"nbs/api").rglob("*.ipynb"))
 EXPERIMENTS = [path for path in sorted((ROOT/"nbs").glob("*.ipynb")) if path.stem != "index"]
 SETTINGS = ConfigParser(delimiters="=")
 SETTINGS.read(ROOT/"settings.ini")
@@ -34,7 +37,8 @@ def copy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
     for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md"): shutil.copy(ROOT/name, folder)
     for name in ("nbs", "vit_plasticity"): shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
-    for module in MODULES: (folder/"vit_plasticity"/f"{module}.py").unlink()
+    for path in (folder/"vit_plasticity").rglob("*.py"):
+        if path.relative_to(folder/"vit_plasticity").as_posix() not in ("__init__.py", "_modidx.py"): path.unlink()
     for command in ("nbdev_export", "nbdev_clean"): subprocess.run([command], cwd=folder, check=True)
     return folder
 
@@ -69,9 +73,10 @@ def test_import_is_light():
 
 
 def test_modules_equal_notebooks(copy):
-    assert [path.name for path in sorted((copy/"vit_plasticity").glob("*.py"))] == [path.name for path in sorted((ROOT/"vit_plasticity").glob("*.py"))]
-    for path in sorted((copy/"vit_plasticity").glob("*.py")):
-        assert path.read_text() == (ROOT/"vit_plasticity"/path.name).read_text(), f"{path.name} is not what its notebook exports: run nbdev_export"
+    def modules(folder): return {path.relative_to(folder).as_posix(): path.read_text() for path in (folder/"vit_plasticity").rglob("*.py")}
+    exported, here = modules(copy), modules(ROOT)
+    assert exported.keys() == here.keys()
+    for name, text in exported.items(): assert text == here[name], f"{name} is not what its notebook exports: run nbdev_export"
 
 
 def test_notebooks_are_clean(copy):
@@ -84,12 +89,18 @@ def test_notebooks_are_valid():
 
 
 def test_imports_point_one_way():
-    numbers = {path.stem[3:]: int(path.stem[:2]) for path in LIBRARY}
-    assert sorted(numbers) == MODULES
-    for module, number in numbers.items():
-        for node in ast.walk(ast.parse((ROOT/"vit_plasticity"/f"{module}.py").read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("vit_plasticity."):
-                assert numbers[node.module.split(".")[1]] < number, f"{module} imports {node.module}"
+    "From lower numbers: first of the folders, then of the notebooks in one."
+    numbers, imports = {}, {}
+    for path in LIBRARY:
+        exported = "\n".join(source for source, _ in code_cells(path) if source.startswith("#| export"))
+        (module,) = [source.split()[-1] for source, _ in code_cells(path) if source.startswith("#| default_exp")]
+        module = module.removesuffix(".__init__")
+        numbers[module] = [int(part[:2]) for part in path.relative_to(ROOT/"nbs/api").parts]
+        imports[module] = [node.module for node in ast.walk(ast.parse(exported)) if isinstance(node, ast.ImportFrom)]
+    assert sorted(numbers) == sorted(MODULES) and len(numbers) == len(LIBRARY)
+    seen = [(module, name.removeprefix("vit_plasticity.")) for module, names in imports.items() for name in names if name.startswith("vit_plasticity.")]
+    assert len(seen) > 50
+    for module, imported in seen: assert numbers[imported] < numbers[module], f"{module} imports {imported}"
 
 
 def test_exported_names_are_defined():
@@ -132,7 +143,7 @@ def test_imports_are_declared():
     names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
     declared = {re.split("[=<>]", requirement)[0] for requirement in REQUIREMENTS}
     lazily = {"resvg_py", "transformers", "peft", "art"} # to rebuild the emoji, a development requirement; GPT-2, LoRA and attacks, extras
-    for path in (ROOT/"vit_plasticity").glob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
             for top in {module.split(".")[0] for module in modules} - set(sys.stdlib_module_names) - {"vit_plasticity"} - lazily:

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = [*sorted((ROOT/"nbs").glob("*.ipynb")), *sorted((ROOT/"nbs/api").glob("*.ipynb"))]
+NOTEBOOKS = [*sorted((ROOT/"nbs").glob("*.ipynb")), *sorted((ROOT/"nbs/api").rglob("*.ipynb"))]
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 
 

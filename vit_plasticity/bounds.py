@@ -21,13 +21,15 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy import stats
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .core import COMPONENTS, check_choice, check_number, check_seed
 from .data import load_dataset, preprocess
-from .models import Attention, blocks, component_inputs, embed, image_size, input_config, load_model, model_identity
+from vit_plasticity.models import (
+    Attention, Family, attention_weights, blocks, component_inputs, embed, family_of, image_size, input_config, load_model,
+    model_identity
+)
 from .results import Run, stored_run
 
 # %% ../nbs/api/04_bounds.ipynb #c060c448d
@@ -109,15 +111,6 @@ def _product_norm(a: Tensor, b: Tensor) -> Tensor: # spectral norms of aᵀb, fo
     return norms * (size_a * size_b)[..., 0, 0]
 
 # %% ../nbs/api/04_bounds.ipynb #c18dae158
-def _stacked(attention: nn.Module) -> tuple[Tensor, Tensor | None, Tensor]: # weight of q, k, v as rows `(3 dim, dim)`, query bias, output weight `(dim, dim)`
-    if hasattr(attention, "c_attn"): weight, bias, output = attention.c_attn.weight.T, attention.c_attn.bias, attention.c_proj.weight.T
-    elif getattr(attention, "in_proj_weight", None) is not None: weight, bias, output = attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight
-    elif isinstance(getattr(attention, "qkv", None), nn.Linear): weight, bias, output = attention.qkv.weight, attention.qkv.bias, attention.proj.weight
-    elif isinstance(getattr(attention, "q_proj", None), nn.Linear):
-        weight, bias, output = torch.cat([attention.get_submodule(name).weight for name in ("q_proj", "k_proj", "v_proj")]), attention.q_proj.bias, attention.proj.weight
-    else: raise ValueError(f"`attention` must hold qkv, q_proj, in_proj_weight or c_attn; got {type(attention).__name__}; make AttentionHeads by hand")
-    return weight, getattr(attention, "q_bias", None) if bias is None else bias, output
-
 def _same(heads: "AttentionHeads", attention: nn.Module) -> bool: # does the module compute what its weights say, up to a constant?
     module, x = copy.deepcopy(attention).cpu().double().eval(), torch.randn(2, 5, heads.query.shape[-1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     if isinstance(module, nn.MultiheadAttention): module.batch_first = True
@@ -133,15 +126,16 @@ def attention_heads(
 ) -> AttentionHeads:
     "The weights of an attention layer, head by head."
     if isinstance(attention, Attention): attention = attention.module
-    weight, bias, output = (None if t is None else t.detach().double() for t in _stacked(attention))
-    dim, heads = weight.shape[1], attention.num_heads
+    held = attention_weights(attention)
+    weight, bias, output = (None if t is None else t.detach().double() for t in held[:3])
+    dim, heads = weight.shape[1], held.n_heads
     check_number("num_heads", heads, minimum=1, integer=True)
     if weight.shape[0] != 3 * dim or dim % heads: raise ValueError(f"`attention` must have heads that divide dim, and as many queries, keys and values; got {heads} heads, weights {tuple(weight.shape)}")
     for name, tensor in (("qkv weight", weight), ("query bias", bias), ("output weight", output)):
         if tensor is not None: _check_finite(tensor, name)
     query, key, value = weight.view(3, heads, dim // heads, dim)
     query_bias = torch.zeros(heads, dim // heads, dtype=torch.float64) if bias is None else bias[:dim].view(heads, -1)
-    found = AttentionHeads(query, query_bias, key, value, output.view(dim, heads, -1).movedim(1, 0), getattr(attention, "scale", None) or (dim // heads)**-0.5, hasattr(attention, "c_attn"))
+    found = AttentionHeads(query, query_bias, key, value, output.view(dim, heads, -1).movedim(1, 0), held.scale or (dim // heads)**-0.5, held.causal)
     if not _same(found, attention): raise ValueError(f"`attention` must be plain softmax attention of its tokens; {type(attention).__name__} computes something else; no bound here covers it")
     return found
 
@@ -431,8 +425,14 @@ def adversarial_tokens(
 COMPONENT_KINDS = {"ln1": ("prop1", "dunkl_williams", "best"), "ln2": ("prop1", "dunkl_williams", "best"), "fc1": ("prop2", "best"), "fc2": ("prop2", "best"), "mha": ATTENTION_KINDS}
 NEEDS_TOKENS = (*LOCAL_KINDS, "best_local", "prop1")
 
+def _family(model: nn.Module) -> Family: # of a module, or of none that is known
+    try: return family_of(model)
+    except ValueError: return Family()
+
 def _check_model(model: nn.Module) -> list: # the blocks of a model that the bounds cover
-    if not isinstance(model, VisionTransformer): raise ValueError(f"`model` must be a timm VisionTransformer; got {type(model).__name__}; of other models `attention_bound` and `linear_bound` take single layers")
+    if not _family(model).bounded:
+        raise ValueError(f"`model` must be of a family whose attention is bounded here, such as timm's VisionTransformer; got {type(model).__name__}; "
+                         "of other models `attention_bound` and `linear_bound` take single layers")
     maps = blocks(model)
     for name, tensor in model.named_parameters():
         if not torch.isfinite(tensor).all(): raise ValueError(f"`model` must have finite weights; got {int((~torch.isfinite(tensor)).sum())} others in {name}")
@@ -448,20 +448,19 @@ def _component_tokens(model: nn.Module, images: Tensor, inputs: str) -> list[dic
     _check_finite(images, "images")
     if model.training: raise ValueError("`model` must be in evaluation mode; call model.eval()")
     with torch.no_grad():
-        seen = component_inputs(model, images) if inputs == "in_situ" else [dict.fromkeys(("ln1", "mha", "ln2"), embed(model, images))] * len(model.blocks)
+        seen = component_inputs(model, images) if inputs == "in_situ" else [dict.fromkeys(("ln1", "mha", "ln2"), embed(model, images))] * len(blocks(model))
         return [{component: layer[component].double() for component in ("ln1", "mha", "ln2")} for layer in seen]
 
 # %% ../nbs/api/04_bounds.ipynb #c60030be6
-def _affine_embedding(model: nn.Module) -> bool: return isinstance(model.norm_pre, nn.Identity) and isinstance(model.patch_embed.norm, nn.Identity)
-
 def _embedding_radii(model: nn.Module, energy: float) -> tuple[float, float]: # of the whole sequence: as printed in Prop. 4, and with what the embedding adds
-    if not _affine_embedding(model): raise ValueError("`energy` must be left out for a model that normalises its embedding: the embedding is not affine there")
-    alpha, patches = linear_bound(model.patch_embed.proj.weight.flatten(1)), model.patch_embed
-    with torch.no_grad(): offset = embed(model, torch.zeros(1, patches.proj.in_channels, *patches.img_size).to(model.pos_embed)).double().norm().item()
+    matrix, size = family_of(model).patch_embedding(model), input_config(model).size
+    if matrix is None: raise ValueError("`energy` must be left out for a model that normalises its embedding: the embedding is not affine there")
+    alpha = linear_bound(matrix)
+    with torch.no_grad(): offset = embed(model, torch.zeros(1, 3, size, size).to(matrix)).double().norm().item()
     return alpha * energy**0.5, alpha * energy**0.5 + offset
 
 def _attention_domains(model, tokens, radius, n_tokens, embedding) -> dict[str, dict]: # kind -> arguments of `attention_bound`; `embedding`: of `_embedding_radii`, or None
-    n = n_tokens or (tokens.shape[-2] if tokens is not None else model.patch_embed.num_patches + model.num_prefix_tokens)
+    n = n_tokens or (tokens.shape[-2] if tokens is not None else sum(family_of(model).tokens(model)))
     norms = tokens.norm(dim=-1) if tokens is not None else None
     if isinstance(radius, str) or radius is None: R = None if tokens is None else norms.max().item() if radius != "rms" else norms.square().mean().sqrt().item()
     else: R = radius
@@ -472,7 +471,7 @@ def _attention_domains(model, tokens, radius, n_tokens, embedding) -> dict[str, 
     printed, corrected = embedding
     embeddings = {"n_tokens": n, "sequence_radius": corrected}
     if R is None: domains = dict.fromkeys(ATTENTION_KINDS, embeddings)
-    return domains | {"prop4": {"n_tokens": max(n - model.num_prefix_tokens, 1), "sequence_radius": printed}, "prop4_corrected": embeddings}
+    return domains | {"prop4": {"n_tokens": max(n - family_of(model).tokens(model).prefix, 1), "sequence_radius": printed}, "prop4_corrected": embeddings}
 
 # %% ../nbs/api/04_bounds.ipynb #c61be0a6d
 def _attention_rows(heads: AttentionHeads, kinds, tokens: Tensor | None, domains: dict) -> dict[str, float]:
@@ -526,7 +525,7 @@ def component_bounds(
     if images is None and (isinstance(radius, str) or (radius is None and energy is None and (kinds is None or {*kinds} & {*ATTENTION_KINDS}))):
         raise ValueError("`images`, `radius` (a number) or `energy` must be given: attention has no Lipschitz constant on all sequences")
     tokens, rows = _component_tokens(model, images, inputs) if images is not None else [{}] * len(maps), []
-    if images is not None and energy is None and inputs == "embedding" and _affine_embedding(model): energy = images.double().square().sum((1, 2, 3)).max().item()
+    if images is not None and energy is None and inputs == "embedding" and family_of(model).patch_embedding(model) is not None: energy = images.double().square().sum((1, 2, 3)).max().item()
     embedding = None if energy is None else _embedding_radii(model, energy)
     for layer, (block, seen) in enumerate(zip(maps, tokens)):
         for component in COMPONENTS:
@@ -667,8 +666,8 @@ def run_bounds(
     parameters = model_identity(model, network) | {"dataset": data.name, "data_sha256": data.sha256,
                   "inputs": inputs, "n_images": n_images, "seed": seed}
     def compute():
-        pool_images = preprocess(data.test.images[:-(-500 // (network.patch_embed.num_patches)) + 1], input_config(network))
+        pool_images = preprocess(data.test.images[:-(-500 // family_of(network).tokens(network).patches) + 1], input_config(network))
         pool = _component_tokens(network, pool_images, inputs)[0]["mha"].flatten(0, 1)
         return {"bounds": component_bounds(network, images, inputs=inputs), "intervals": component_intervals(network, images, inputs, seed=seed),
-                "heads": head_tightness(network, images, inputs), "growth": local_growth(attention_heads(network.blocks[0].attn), pool, seed=seed)}
+                "heads": head_tightness(network, images, inputs), "growth": local_growth(attention_heads(blocks(network)[0].mha), pool, seed=seed)}
     return stored_run("bounds", parameters, compute, out_dir, network.notes)

@@ -27,7 +27,9 @@ from .bounds import component_bounds
 from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, find_out_dir, get_out_dir, parse_numbers, replacing
 from .data import Split, check_dataset, load_dataset
 from .finetune import finetune, memory_report, run_each
-from .models import balance_attention, blocks, component_parameters, image_size, load_model, permute_hidden, rescale_layernorm, set_trainable
+from vit_plasticity.models import (
+    balance_attention, blocks, component_parameters, family_of, image_size, load_model, permute_hidden, rescale_layernorm, set_trainable
+)
 from .plasticity import measure_plasticity, rates_of_change
 from .protocols import DEFAULTS, PROTOCOLS, plan_run, protocol_settings
 from .results import Run, combine_runs
@@ -41,7 +43,7 @@ def _gradients(model: nn.Module, output: Tensor, names: list[str]) -> dict[str, 
 
 def _square(tensors) -> float: return sum(tensor.double().square().sum().item() for tensor in tensors)
 
-def _features(model: nn.Module, images: Tensor) -> Tensor: return model.forward_head(model.forward_features(images), pre_logits=True) # (batch, dim), what the head reads
+def _features(model: nn.Module, images: Tensor) -> Tensor: return family_of(model).features(model, images) # (batch, dim), what the head reads
 
 def _curvature(model: nn.Module, images: Tensor, direction: dict[str, Tensor]) -> float: # g' G g of the mean cross-entropy, G the Gauss-Newton matrix
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}

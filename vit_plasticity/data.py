@@ -10,7 +10,7 @@ __all__ = ['SPLITS', 'FASHION_SHA256', 'PHOTO_SUFFIXES', 'FOREIGN_SUFFIXES', 'SY
            'Photos', 'load_folder', 'load_text', 'token_sequences', 'describe_datasets']
 
 # %% ../nbs/api/03_data.ipynb #975f6e28
-import csv, errno, gzip, hashlib, http.client, io, json, math, os, pickle, shutil, tarfile, tempfile, time
+import csv, errno, gzip, hashlib, http.client, io, json, math, os, pickle, re, shutil, tarfile, tempfile, time
 import unicodedata, urllib.request, warnings, zipfile, zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -300,9 +300,12 @@ FOREIGN_SUFFIXES = (".heic", ".heif", ".hif", ".jxl", ".jxr", ".psd", ".tga", ".
                     ".qoi", ".dcm", ".3fr", ".arw", ".cr2", ".cr3", ".crw", ".dcr", ".dng", ".erf", ".iiq", ".kdc",
                     ".mef", ".mos", ".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2",
                     ".srf", ".srw", ".x3f")
-# Folders that systems make, in lower case: of network disks, macOS, Windows, repaired disks.
-SYSTEM_FOLDERS = ("@eadir", "#recycle", "@recycle", "@recently-snapshot", "__macosx", "$recycle.bin", "recycler",
-                  "system volume information", "lost+found")
+# Folders that systems make, in lower case: of network disks, macOS, Windows, repaired disks, programs.
+# So are found.000, found.001, ... and those whose names end in @eadir@tmp.
+SYSTEM_FOLDERS = ("@eadir", "@synoeastream", "@synoresource", "@tmp", "#recycle", "@recycle", "@recently-snapshot",
+                  "#snapshot", "~snapshot", "__macosx", "network trash folder", "thevolumesettingsfolder",
+                  "$recycle.bin", "recycler", "recycled", "system volume information", "lost+found", "__pycache__",
+                  "_gsdata_")
 
 # %% ../nbs/api/03_data.ipynb #d5819d4be
 def _to_rgb(image): # a PIL image of any mode -> RGB, on a white ground
@@ -509,8 +512,18 @@ def _why_unreadable(error: Exception) -> str: # one short line
 def _list_skipped(skipped: dict) -> str: # the first three files and why
     return ", ".join(f"{file!r} ({why})" for file, why in list(skipped.items())[:3]) + (", ..." if len(skipped) > 3 else "")
 
-def _warn_skipped(skipped: dict, n: int, folder, stacklevel: int):
-    if skipped: warnings.warn(f"{len(skipped)} of {n} images in {str(folder)!r} can't be read and were skipped: {_list_skipped(skipped)}", stacklevel=stacklevel + 1)
+_WARNED: set[tuple[str, str]] = set() # of the reader's own folders: folder, line
+
+def _warn_once(line: str, folder: str | Path): # once a process, and without the line of code that it comes from
+    told = str(Path(folder).expanduser().resolve()), line
+    if told in _WARNED: return
+    warnings.warn_explicit(line, UserWarning, "<vit_plasticity>", 0)
+    _WARNED.add(told)
+
+def _warn_skipped(skipped: dict, n: int, folder: str | Path):
+    if not skipped: return
+    what = f"{len(skipped)} of {n} images in {str(folder)!r} can't be read and were skipped"
+    _warn_once(f"{what}: {_list_skipped(skipped)}", folder)
 
 # %% ../nbs/api/03_data.ipynb #c3627492e
 class _PhotoList(NamedTuple): # what is to be decoded
@@ -744,7 +757,7 @@ def _refuse_gaps(name: str, loaded: dict, infos: dict, classes: tuple[str, ...])
         if not len(loaded[split].labels): raise ValueError(f"`dataset`: {name} has no {split} images that can be read")
     if "train" in infos and (missing := _missing("train", loaded, classes)):
         alike = [repr(other) for other in classes if other != missing[0] and _bare(other) == _bare(missing[0])]
-        also = f" ({alike[0]} differs from it only in case or blanks)" if alike else ""
+        also = f" ({alike[0]} looks like it)" if alike else ""
         raise ValueError(f"`dataset`: {name} has no training images of {missing[0]!r} that can be read{also}; add "
                          "some, or remove the class")
 
@@ -755,6 +768,7 @@ class _Found(NamedTuple): # what a reader finds
     root: Path | None = None # of the names: a folder, or a zip archive
     foreign: dict[str, dict[str, str]] | None = None # class -> images that can't be read -> why
     notes: tuple[str, ...] = () # what was left out or merged
+    shared: tuple[str, ...] = () # folders that each class's folder holds
 
 class _ArraysOnly(pickle.Unpickler): # makes numbers, texts, lists and numpy arrays, and runs nothing else
     ALLOWED = {("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct, ("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): np.dtype,
@@ -935,9 +949,14 @@ def _by_folder(foreign: dict[str, str]) -> dict[str, dict]: # folder within the 
 # %% ../nbs/api/03_data.ipynb #d070dc985
 def _nfc(text: str) -> str: return unicodedata.normalize("NFC", text) # "é" as one character, as macOS doesn't write it
 
-def _bare(name: str) -> str: # without case, blanks and signs that can't be seen
-    letters = unicodedata.normalize("NFKC", name).casefold()
-    return "".join(c for c in letters if not c.isspace() and unicodedata.category(c) != "Cf")
+# Without case, signs that can't be seen, and blanks, underscores, hyphens and full stops. Between digits these are
+# one sign, since 1.5 is not 15, and a hyphen at the start or end stays, as in -1 or A-.
+def _bare(name: str) -> str:
+    letters = unicodedata.normalize("NFKC", name).casefold().strip()
+    kinds = {"Cf": "", "Pd": "-"}
+    letters = "".join(kinds.get(unicodedata.category(c), c) for c in letters).strip()
+    joined = re.sub(r"(?<=\d)[\s_.-]+(?=\d)", "/", letters)
+    return re.sub(r"(?!^-)(?!-$)[\s_.-]+", "", joined) or letters
 
 def _alike_names(classes: tuple[str, ...]) -> list[str]: # groups of names that a reader may take for one
     groups = {}
@@ -955,8 +974,11 @@ class _Files(NamedTuple): # what a folder holds
     foreign: dict[str, str] # images that can't be read -> why
     others: int = 0 # files that are no images
 
-def _is_left_out(folder: str) -> bool: # by its name alone
-    return folder.startswith(".") or folder.lower() in SYSTEM_FOLDERS
+def _is_of_system(folder: str) -> bool: # by its name alone
+    name = folder.lower()
+    return name in SYSTEM_FOLDERS or name.endswith("@eadir@tmp") or bool(re.fullmatch(r"found\.[0-9]{3}", name))
+
+def _is_left_out(folder: str) -> bool: return folder.startswith(".") or _is_of_system(folder)
 
 def _list_photos(root: str, start: str, refuse: Callable) -> _Files: # what is in `start` and below
     files = []
@@ -1003,12 +1025,12 @@ class _Classes(NamedTuple): # a folder with a folder for each class
     foreign: dict[str, dict[str, str]] # class -> images that can't be read -> why
     merged: list[str] # classes of more than one folder
 
-def _warn_loose(folder: Path, stacklevel: int): # photos that no class has
+def _warn_loose(folder: Path): # photos that no class has
     loose = sorted(path.name for path in folder.iterdir() if _suffix(path.name) in PHOTO_SUFFIXES + FOREIGN_SUFFIXES
                    and not path.name.startswith(".") and path.is_file())
     if not loose: return
-    warnings.warn(f"{len(loose)} images in {str(folder)!r} lie beside the folders and are not used, e.g. {loose[0]!r}",
-                  stacklevel=stacklevel + 1)
+    what = f"{len(loose)} images in {str(folder)!r} lie beside the folders and are not used"
+    _warn_once(f"{what}, e.g. {loose[0]!r}", folder)
 
 def _class_folders(root: Path, folder: Path) -> _Classes:
     def refuse(error): raise ValueError(f"`dataset`: {error.filename!r} can't be read ({error.strerror}): change its permissions or move it") from None
@@ -1019,13 +1041,57 @@ def _class_folders(root: Path, folder: Path) -> _Classes:
         if found.photos: photos.setdefault(_nfc(name), []).extend(found.photos)
         if found.foreign: foreign.setdefault(_nfc(name), {}).update(found.foreign)
         if not found.photos and not found.foreign: empty.append(name)
-    if empty:
-        warnings.warn(f"no images ({_KINDS}) in {_first_of([*map(repr, empty)], 3)} of {str(folder)!r}", stacklevel=6)
-    _warn_loose(folder, 6)
+    if empty: _warn_once(f"no images ({_KINDS}) in {_first_of([*map(repr, empty)], 3)} of {str(folder)!r}", folder)
+    _warn_loose(folder)
     twice = [name for name, n in Counter(map(_nfc, names)).items() if n > 1]
     return _Classes(dict(sorted(photos.items())), foreign, twice)
 
 ROLES = {"train": ("train", "training"), "val": ("val", "valid", "validation", "dev"), "test": ("test", "testing")} # names of folders, in lower or upper case
+
+# %% ../nbs/api/03_data.ipynb #d7e3a95b1
+# Words of folders that name a split, and what may be added to them, as in training_set or TestImages.
+_ROLE_WORDS = {word: role for role, words in ROLES.items() for word in words}
+_ROLE_WORDS |= {"trn": "train", "trainval": "train", "development": "val", "tst": "test", "eval": "test",
+                "evaluation": "test", "holdout": "test"}
+_SET_WORDS = re.compile("(data|sets?|images?|imgs?|photos?|pics?|pictures?|splits?|parts?|folders?|samples?)+$")
+
+def _likely_role(name: str) -> tuple[str | None, tuple[str, ...]]: # of a folder; and the other words of its name
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", unicodedata.normalize("NFKC", name))
+    words = [_SET_WORDS.sub("", word) for word in re.findall(r"[^\W\d_]+", spaced.casefold())]
+    roles = [_ROLE_WORDS[word] for word in words if word in _ROLE_WORDS]
+    return roles[0] if roles else None, tuple(word for word in words if word and word not in _ROLE_WORDS)
+
+# The names of splits among them, if any: of two roles, and alike in their other words (bullet_train and blood_test
+# are not), unless the folders hold folders of the same names.
+def _likely_splits(names: list[str], shared: bool = False) -> list[str]:
+    groups = {}
+    for name in names:
+        role, others = _likely_role(name)
+        if role: groups.setdefault(() if shared else others, {})[name] = role
+    return next((list(group) for group in groups.values() if len(set(group.values())) > 1), [])
+
+def _shared_folders(photos: dict[str, list[str]]) -> tuple[str, ...]: # those with photos in each class, if two or more
+    held = []
+    for files in photos.values():
+        folders = sorted({file.split("/", 2)[1] for file in files if file.count("/") > 1})
+        held.append({_bare(name): _nfc(name) for name in folders})
+    shared = sorted(set.intersection(*map(set, held)))
+    return tuple(held[0][name] for name in shared) if len(shared) > 1 else ()
+
+def _refuse_split(root: Path, classes: list[str], shared: tuple[str, ...]): # whose parts would be the classes
+    if not (names := _likely_splits(classes, bool(shared))): return
+    raise ValueError(f"`dataset`: {str(root)!r} looks like a split, with {' and '.join(map(repr, names))}: rename to "
+                     "train, val, test, each with a folder for each class (or, if these are classes, give them other "
+                     "names)")
+
+def _shared_doubts(name: str, found: _Found) -> list[_Doubt]:
+    if not found.shared: return []
+    listed = _first_of([*map(repr, found.shared)])
+    remedy = f"if the classes are {listed}, rename the folders above them to train, val, test"
+    if _likely_splits(found.shared):
+        remedy = "to keep them apart, put the folders of the classes into train, val, test"
+    return [_Doubt(f"the classes of {name} are {_first_of([*map(repr, found.classes)])}, and the photos in the folders "
+                   f"{listed} that each of them holds are taken together", f"; {remedy}")]
 
 # %% ../nbs/api/03_data.ipynb #d38b9ee5c
 def _role_folders(root: Path) -> dict[str, Path]: # split -> its folder; all -> the root, if it is not divided
@@ -1045,7 +1111,7 @@ def _role_folders(root: Path) -> dict[str, Path]: # split -> its folder; all -> 
 def _read_folder(root: Path) -> _Found:
     places = _role_folders(root)
     held = {part: _class_folders(root, folder) for part, folder in places.items()}
-    if root not in places.values(): _warn_loose(root, 5)
+    if root not in places.values(): _warn_loose(root)
     foreign = {}
     for part in held.values():
         for name, files in part.foreign.items(): foreign.setdefault(name, {}).update(files)
@@ -1055,19 +1121,21 @@ def _read_folder(root: Path) -> _Found:
         raise ValueError(f"`dataset`: {str(root)!r} must have at least 2 folders with images, one for each class; got "
                          f"{len(classes)} (it holds {n} image{'s' if n > 1 else ''}: put those of each class in a "
                          f"folder of its own, or give a CSV file with the columns file and label){also}")
+    shared = _shared_folders(held["all"].photos) if "all" in held else ()
+    if "all" in held: _refuse_split(root, classes, shared)
     parts = {}
     for part, found in held.items():
         rows = [(file, classes.index(name)) for name, files in found.photos.items() for file in files]
         parts[part] = np.array([file for file, _ in rows], object), np.array([label for _, label in rows], np.int64)
     merged = sorted({name for part in held.values() for name in part.merged})
-    return _Found(parts, tuple(classes), root, foreign, (_merged_note(merged),) if merged else ())
+    return _Found(parts, tuple(classes), root, foreign, (_merged_note(merged),) if merged else (), shared)
 
 # %% ../nbs/api/03_data.ipynb #c53d96b79
 def _in_system_folder(folder: Path, file: str) -> bool: # does a part of the path below `folder` have such a name?
     path = Path(file)
     if path.is_absolute() and not path.is_relative_to(folder): return False
     parts = path.relative_to(folder).parts if path.is_absolute() else path.parts
-    return any(part.lower() in SYSTEM_FOLDERS for part in parts[:-1])
+    return any(map(_is_of_system, parts[:-1]))
 
 def _as_spelled(folder: Path, file: str, listings: dict) -> str: # as on the disk, if it differs in its form of Unicode
     if os.path.exists(folder/file): return file
@@ -1213,20 +1281,20 @@ def _photo_lists(root: Path, parts: dict, own: bool) -> dict[str, _PhotoList]:
     return {split: _PhotoList(root, list(files), labels, own) for split, (files, labels) in parts.items()}
 
 # %% ../nbs/api/03_data.ipynb #d54e0e4e7
-def _warn_all(doubts: list[_Doubt], stacklevel: int) -> tuple[str, ...]: # what runs keep of them
-    for doubt in doubts: warnings.warn(doubt.what + doubt.remedy, stacklevel=stacklevel + 1)
+def _warn_all(doubts: list[_Doubt], folder: str | Path) -> tuple[str, ...]: # what runs keep of them
+    for doubt in doubts: _warn_once(doubt.what + doubt.remedy, folder)
     return tuple(doubt.what for doubt in doubts)
 
 def _found_doubts(name: str, found: _Found) -> list[_Doubt]: # before anything is decoded
     remedy = ": if they are one, give them one name"
-    alike = [_Doubt(f"the classes {names} of {name} differ only in case or blanks", remedy)
-             for names in _alike_names(found.classes)]
-    return alike + _foreign_doubts(name, found.foreign or {})
+    alike = [_Doubt(f"the classes {names} of {name} look alike", remedy) for names in _alike_names(found.classes)]
+    return _shared_doubts(name, found) + alike + _foreign_doubts(name, found.foreign or {})
 
 def _decoded_notes(name: str, infos: dict) -> list[str]: # what was left out and changed in decoding
     skipped = sum(len(info["skipped"]) for info in infos.values())
     scaled = sum(info["scaled"] for info in infos.values())
-    notes = [f"{skipped} photos of {name} can't be read and are left out"] if skipped else []
+    left_out = "1 photo of {} can't be read and is left out" if skipped == 1 else "{1} photos of {0} can't be read and are left out"
+    notes = [left_out.format(name, skipped)] if skipped else []
     return notes + ([_deep_note(name, scaled)] if scaled else [])
 
 # %% ../nbs/api/03_data.ipynb #dcb159b78
@@ -1237,22 +1305,24 @@ def _load_own(name: str, size: int, data_dir: Path, splits: tuple[str, ...], cro
     if not seed.isdecimal() or Path(given).expanduser().exists(): path, seed = given, str(SPLIT_SEED)
     found = _read_own(path)
     parts = _divide(found.parts, int(seed), None, by_class=True)
-    whole_name = f"folder:{Path(path).expanduser().resolve().name}{'' if {*SPLITS} <= {*found.parts} else f'@{seed}'}"
-    notes = found.notes + _warn_all(_found_doubts(whole_name, found), 3)
+    # Lines for the reader leave out the seed of the division.
+    short_name = f"folder:{Path(path).expanduser().resolve().name}"
+    whole_name = short_name if {*SPLITS} <= {*found.parts} else f"{short_name}@{seed}"
+    notes = found.notes + _warn_all(_found_doubts(short_name, found), path)
     if not len(parts["test"][1]):
         raise ValueError(f"`dataset`: {path!r} has too few images to keep a fifth of them for testing; have 5 a class "
                          "at least, or make train and test folders")
     if not len(parts["val"][1]):
-        warnings.warn(f"{path!r} has too few images to keep a fifth of them for validation: the last step of a "
-                      "training is kept, not the best", stacklevel=3)
+        _warn_once(f"{path!r} has too few images to keep a fifth of them for validation: the last step of a "
+                   "training is kept, not the best", path)
     lists = _photo_lists(found.root, parts, own=True)
     loaded, infos = _load_splits(whole_name, lists, size, data_dir, splits, crops, progress)
     skipped = {file: why for info in infos.values() for file, why in info["skipped"].items()}
-    _warn_skipped(skipped, sum(len(lists[split].files) for split in infos), found.root, 3)
-    _refuse_gaps(whole_name, loaded, infos, found.classes)
-    changed = _decoded_notes(whole_name, infos)
+    _warn_skipped(skipped, sum(len(lists[split].files) for split in infos), found.root)
+    _refuse_gaps(short_name, loaded, infos, found.classes)
+    changed = _decoded_notes(short_name, infos)
     for line in (*found.notes, *changed): say(line)
-    notes += (*changed, *_warn_all(_own_doubts(whole_name, lists, loaded, infos, found.classes), 3))
+    notes += (*changed, *_warn_all(_own_doubts(short_name, lists, loaded, infos, found.classes), path))
     return _photo_dataset(whole_name, found.classes, loaded, infos, notes)
 
 # %% ../nbs/api/03_data.ipynb #de4f6eee8
@@ -1505,10 +1575,10 @@ def load_folder(
     if not files:
         raise ValueError(f"`dataset` must be folder:<path> of a folder with images that can be read; got {str(folder)!r}, "
                          f"where none of {len(paths)} can: {_list_skipped(skipped)}; replace them")
-    _warn_skipped(skipped, len(paths), folder, 2)
+    _warn_skipped(skipped, len(paths), folder)
     deep = [photo.largest for photo in decoded if photo.largest is not None]
     name = repr(str(folder))
-    _warn_all(_foreign_doubts(name, _by_folder(foreign)) + _deep_doubts(name, len(deep), max(deep, default=0)), 2)
+    _warn_all(_foreign_doubts(name, _by_folder(foreign)) + _deep_doubts(name, len(deep), max(deep, default=0)), folder)
     if scaled := sum(photo.scaled for photo in decoded): say(_deep_note(name, scaled))
     return Photos(images[:len(files)], files, skipped | foreign)
 

@@ -20,8 +20,6 @@ from typing import Callable
 import numpy as np
 import pandas as pd
 import torch
-from timm.layers import Attention as TimmAttention
-from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_
@@ -30,8 +28,10 @@ from tqdm import tqdm
 from .core import (COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device,
     get_out_dir, parse_components, replacing, say, seeded)
 from .data import Dataset, Split, load_dataset, preprocess, training_batches
-from .models import (blocks, component_parameters, image_size, input_config, is_hooked, load_model, model_identity, model_maps,
-    rescale_layernorm, set_trainable)
+from vit_plasticity.models import (
+    Place, blocks, component_parameters, family_of, image_size, input_config, load_model, model_identity, model_maps,
+    parameter_places, rescale_layernorm, set_trainable
+)
 from .protocols import COMPLETED, DEFAULTS, DTYPES, NORMALIZATIONS, OPTIMIZERS, SCHEDULES, cell_runs, check_training, combinations, complete_settings, parse_layers, parse_rescaling, plan_run, used
 from .results import Run, load_run, note_run, run_id, stored_run
 
@@ -49,10 +49,11 @@ def lr_factor(
     return min(1.0, 5 * (1 - share)) if schedule == "wsd" else 0.5 * (1 + math.cos(math.pi * share))
 
 # %% ../nbs/api/06_finetune.ipynb #c08ed4c34
-def _is_matrix(name: str, p: nn.Parameter) -> bool: return p.ndim == 2 and name.startswith("blocks.") # what Muon is for
+def _is_matrix(p: nn.Parameter, place: Place) -> bool: return p.ndim == 2 and place.block is not None # what Muon is for
 
 def make_optimizers(
     parameters: dict[str, nn.Parameter], # the trainable ones, by their names in the model
+    places: dict[str, Place], # what each belongs to, see `parameter_places`
     optimizer: str, # sgd (momentum 0.9), adamw (betas 0.9 and 0.999) or muon (momentum 0.95) with adamw for what is no matrix of a block
     lr: float, # peak learning rate
     weight_decay: float = 0.0, # the paper's value
@@ -64,9 +65,10 @@ def make_optimizers(
     check_number("weight_decay", weight_decay, minimum=0)
     if not parameters: raise ValueError("`parameters` must hold at least one; got none")
     def groups(names):
-        parts = [([p for name, p in parameters.items() if name in names and name.startswith("head.") == head], rate) for head, rate in ((False, lr), (True, lr if head_lr is None else head_lr))]
+        def of(is_head): return [p for name, p in parameters.items() if name in names and (places[name].part == "head") == is_head]
+        parts = (of(False), lr), (of(True), lr if head_lr is None else head_lr)
         return [{"params": params, "lr": rate, "peak": rate} for params, rate in parts if params]
-    matrices = {name for name, p in parameters.items() if optimizer == "muon" and _is_matrix(name, p)}
+    matrices = {name for name, p in parameters.items() if optimizer == "muon" and _is_matrix(p, places[name])}
     others, options = groups(parameters.keys() - matrices), dict(lr=lr, weight_decay=weight_decay)
     fused = all(p.is_cuda for p in parameters.values()) or None
     made = [torch.optim.Muon(groups(matrices), momentum=0.95, adjust_lr_fn="match_rms_adamw", **options)] if matrices else []
@@ -91,38 +93,12 @@ def _evaluating(model: nn.Module): # each module's mode is put back
     finally:
         for module, mode in modes.items(): module.training = mode
 
-def _class_token(block: nn.Module, x: Tensor) -> Tensor: # (batch, tokens, dim) -> (batch, 1, dim): what the block returns for the first token
-    attn, y = block.attn, block.norm1(x)
-    (n, tokens, dim), heads, bias = y.shape, attn.num_heads, attn.qkv.bias
-    q = F.linear(y[:, :1], attn.qkv.weight[:dim], None if bias is None else bias[:dim]).view(n, 1, heads, -1).transpose(1, 2)
-    k, v = F.linear(y, attn.qkv.weight[dim:], None if bias is None else bias[dim:]).view(n, tokens, 2, heads, -1).permute(2, 0, 3, 1, 4)
-    mixed = F.scaled_dot_product_attention(attn.q_norm(q), attn.k_norm(k), v, scale=attn.scale).transpose(1, 2).reshape(n, 1, -1)
-    x = x[:, :1] + block.ls1(attn.proj(getattr(attn, "norm", nn.Identity())(mixed)))
-    return x + block.ls2(block.mlp(block.norm2(x)))
-
 # %% ../nbs/api/06_finetune.ipynb #c14eadaac
-def _is_plain(block: Block) -> bool: # are its linear maps what their weights say, without adapter or parametrisation?
-    linears = [getattr(part, name) for part in (block.attn, block.mlp) for name in ("qkv", "proj", "fc1", "fc1_g", "fc1_x", "fc2") if hasattr(part, name)]
-    return all(type(linear) is nn.Linear for linear in linears)
-
-def _reads_class_token(model: nn.Module) -> bool: # alone, from a last block that `_class_token` computes?
-    if type(model) is not VisionTransformer or model.global_pool != "token" or model.attn_pool is not None: return False
-    block, dropouts = model.blocks[-1], [module for module in model.blocks[-1].modules() if isinstance(module, nn.Dropout) and module.p or type(module).__name__ == "DropPath"]
-    if type(block) is not Block or type(block.attn) is not TimmAttention or dropouts or is_hooked(model, model.norm, *block.modules()) or model.grad_checkpointing or not _is_plain(block): return False
-    x = torch.randn(2, 5, model.embed_dim, generator=torch.Generator().manual_seed(0)).to(block.attn.qkv.weight)
-    with torch.no_grad(): return torch.allclose(block(x)[:, :1], _class_token(block, x), rtol=1e-3, atol=1e-4)
-
 def make_forward(
-    model: nn.Module, # a timm VisionTransformer or Eva
+    model: nn.Module, # of a family that can train
 ) -> Callable[[Tensor], Tensor]: # of images `(batch, 3, height, width)`: the logits
     "The model's forward pass, without the part of the last block that the logits don't depend on."
-    if not _reads_class_token(model): return model
-    maps = model_maps(model)
-    def forward(images):
-        x = maps.embed(images)
-        for block in model.blocks[:-1]: x = block(x)
-        return model.forward_head(model.norm(_class_token(model.blocks[-1], x)))
-    return forward
+    return family_of(model).logits(model)
 
 # %% ../nbs/api/06_finetune.ipynb #cecf641fc
 LARGE = 20_000_000 # parameters of a model from which on products take most of a step: a ViT-S has 22 million
@@ -204,11 +180,15 @@ class Finetuned:
 # %% ../nbs/api/06_finetune.ipynb #c2129bb70
 class _Norms: # of gradients and weights, of all that trains and of its parts
     PARTS = ("component", "head", "final_norm")
-    def __init__(self, trainable: dict[str, nn.Parameter], component: dict[str, nn.Parameter], depth: int):
-        self.parameters, names = list(trainable.values()), list(trainable)
-        part = ["head" if name.startswith("head.") else "component" if name in component else "final_norm" for name in names]
-        layer = [int(name.split(".")[1]) if name in component and name.startswith("blocks.") else -1 for name in names]
-        rows = [[one == other for one in part] for other in self.PARTS] + [[one == other for one in layer] for other in range(depth)]
+    def __init__(self, trainable: dict[str, nn.Parameter], component: dict[str, nn.Parameter], model: nn.Module):
+        places, self.parameters = parameter_places(model), list(trainable.values())
+        def part_of(name: str) -> str:
+            if places[name].part == "head": return "head"
+            return "component" if name in component else "final_norm"
+        parts = [part_of(name) for name in trainable]
+        layers = [places[name].block if name in component else None for name in trainable]
+        rows = [[one == other for one in parts] for other in self.PARTS]
+        rows += [[one == other for one in layers] for other in range(len(blocks(model)))]
         self.members = torch.tensor(rows, dtype=torch.float32, device=self.parameters[0].device) # (parts and layers, parameters)
     def __call__(self) -> tuple[Tensor, Tensor, Tensor]: # total; (gradients, weights) x (parts and layers); still on the device
         gradients, weights = (torch.stack(torch._foreach_norm(tensors)).float() for tensors in ([p.grad for p in self.parameters], [p.detach() for p in self.parameters]))
@@ -363,8 +343,9 @@ def _check_fit(model, data): # do the model and the data fit each other?
     check_classes(data)
     if odd := [f"{name} in {p.dtype}" for name, p in model.named_parameters() if p.dtype != torch.float32]: raise ValueError(f"`model` must have float32 weights; got {odd[0]}; use dtype='bfloat16' for products in bfloat16")
     blocks(model)
-    if model.num_classes != len(data.classes):
-        raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {model.num_classes}; give `load_model` num_classes={len(data.classes)}")
+    n_classes = family_of(model).n_classes(model)
+    if n_classes != len(data.classes):
+        raise ValueError(f"`model` must have {len(data.classes)} classes, as {data.name} has; got {n_classes}; give `load_model` num_classes={len(data.classes)}")
     _say_classes(data)
 
 # %% ../nbs/api/06_finetune.ipynb #c2978cf88
@@ -372,10 +353,10 @@ class _Training: # one finetuning: what it needs at each step, and what a checkp
     def __init__(self, model: nn.Module, data: Dataset, options: dict, device: torch.device, penalty: Callable | None = None): # options: the arguments of `finetune` that the result depends on
         o = self.options = SimpleNamespace(**options)
         self.counts, self.model, self.data, self.device = set_trainable(model, o.component, o.final_norm, o.layers, o.subspace, o.seed), model.to(device), data, device
-        self.identity = {name: value for name, value in options.items() if name not in ("micro_batch", "compile")} | {"input": [list(value) if isinstance(value, tuple) else value for value in input_config(model)], "device": device.type, "data": data.sha256, "model": hashlib.sha256(f"{model} {model.blocks[0].attn.num_heads}".encode()).hexdigest(), "weights": checksum(model.state_dict()), "penalty": None if penalty is None else str(penalty)}
+        self.identity = {name: value for name, value in options.items() if name not in ("micro_batch", "compile")} | {"input": [list(value) if isinstance(value, tuple) else value for value in input_config(model)], "device": device.type, "data": data.sha256, "model": hashlib.sha256(f"{model} {family_of(model).n_heads(model)}".encode()).hexdigest(), "weights": checksum(model.state_dict()), "penalty": None if penalty is None else str(penalty)}
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.steppers = make_optimizers(self.trainable, o.optimizer, o.lr, o.weight_decay, o.head_lr)
-        self.norms = _Norms(self.trainable, component_parameters(model, o.component, o.layers), len(model.blocks))
+        self.steppers = make_optimizers(self.trainable, parameter_places(model), o.optimizer, o.lr, o.weight_decay, o.head_lr)
+        self.norms = _Norms(self.trainable, component_parameters(model, o.component, o.layers), model)
         self.forward = torch.compile(make_forward(model)) if o.compile else make_forward(model)
         self.micro_batch = o.batch_size if o.micro_batch in (None, "auto") else o.micro_batch
         self.eval_batch = 250 if o.micro_batch in (None, "auto") else min(250, 2 * o.micro_batch)
@@ -659,9 +640,11 @@ def memory_report(
             network = copy.deepcopy(model) if subspace else model # to which a subspace may add
             counts = set_trainable(network, component, final_norm, None if component in ("head", "emb") else layers, subspace)
             trainable = {name: p for name, p in network.named_parameters() if p.requires_grad}
-            states = {name: 1 if optimizer == "sgd" or optimizer == "muon" and _is_matrix(name, p) else 2 for name, p in trainable.items()} # numbers kept for each weight
+            places = parameter_places(network)
+            def n_states(name): # numbers kept for each weight
+                return 1 if optimizer == "sgd" or optimizer == "muon" and _is_matrix(trainable[name], places[name]) else 2
             rows.append({"component": component, "trainable_parameters": counts.total, "weights_bytes": 4 * sum(p.numel() for p in network.parameters()), "gradients_bytes": 4 * sum(p.numel() for p in trainable.values()),
-                         "optimizer_bytes": 4 * sum(p.numel() * states[name] for name, p in trainable.items()),
+                         "optimizer_bytes": 4 * sum(p.numel() * n_states(name) for name, p in trainable.items()),
                          "activations_bytes": _saved_bytes(network, torch.zeros(batch_size, 3, size, size, device=device))})
     finally:
         for name, p in model.named_parameters(): p.requires_grad_(before[name])
@@ -673,17 +656,22 @@ def _identity(model: str, network: nn.Module, data: Dataset, device: torch.devic
 
 def _load_network(model: str, classes: int | None, pretrained: bool, seed: int, normalization: str, weights, img_size: int | None, head_init: str = "default") -> nn.Module:
     network = load_model(model, num_classes=classes, pretrained=pretrained, seed=seed, weights=weights, img_size=img_size, normalization=None if normalization == "own" else normalization)
-    if head_init == "zeros": nn.init.zeros_(network.head.weight), nn.init.zeros_(network.head.bias)
+    if head_init == "zeros":
+        for parameter in family_of(network).head(network).parameters(): nn.init.zeros_(parameter)
     return network
 
 def _source_accuracy(network: nn.Module, head: nn.Module, split: Split) -> float: # of this body with another head
-    own, network.head = network.head, head.to(next(network.parameters()).device)
+    family = family_of(network)
+    own = family.head(network)
+    family.replace_head(network, head.to(next(network.parameters()).device))
     try: return (predict(network, split.images).argmax(1) == split.labels).double().mean().item()
-    finally: network.head = own
+    finally: family.replace_head(network, own)
 
 def _keeping(source: Dataset, network: nn.Module) -> tuple[Callable, dict]: # what measures the accuracy on `source` with the pretrained network's head, and what it adds to a run's parameters
-    if network.num_classes != len(source.classes): raise ValueError(f"`source` must be a data set that the pretrained head, of {network.num_classes} classes, classifies; {source.name} has {len(source.classes)}; give None to leave it out")
-    return functools.partial(_source_accuracy, head=network.head, split=source.test), {"source": source.name, "source_sha256": source.sha256}
+    family = family_of(network)
+    n_classes = family.n_classes(network)
+    if n_classes != len(source.classes): raise ValueError(f"`source` must be a data set that the pretrained head, of {n_classes} classes, classifies; {source.name} has {len(source.classes)}; give None to leave it out")
+    return functools.partial(_source_accuracy, head=family.head(network), split=source.test), {"source": source.name, "source_sha256": source.sha256}
 
 def _notes(network: nn.Module, *datasets: Dataset) -> tuple[str, ...]:
     "What was done to make model and data fit, and which classes are not in a split; kept with a run."

@@ -25,7 +25,7 @@ from .causes import _features, _rows, _settings, _square, judge, paired_effect
 from .core import COMPONENTS, check_choice, check_number, check_seed, get_device, get_out_dir
 from .data import Dataset, check_dataset, preprocess
 from .finetune import _evaluating, _identity, _kept, _load_network, finetune, make_forward, run_calls
-from .models import blocks, component_parameters, image_size, input_config
+from .models import blocks, component_parameters, family_of, image_size, input_config
 from .plasticity import run_plasticity
 from .protocols import COMPLETED, DEFAULTS, complete_settings, plan_run, protocol_settings
 from .results import Run, stored_run
@@ -43,7 +43,7 @@ def _alone(model: nn.Module, weights: Iterable[nn.Parameter]): # only these have
 
 def _parts(model: nn.Module, images: Tensor, labels: Tensor, micro_batch: int | None) -> list[tuple[Tensor, Tensor]]: # of a batch
     if len(images) != len(labels) or not len(labels): raise ValueError(f"`images` and `labels` must be of the same images, at least one; got {len(images)} and {len(labels)}")
-    size = max(1, 2**20 // (model.patch_embed.num_patches * model.embed_dim)) if micro_batch is None else check_number("micro_batch", micro_batch, minimum=1, integer=True)
+    size = max(1, 2**20 // (family_of(model).tokens(model).patches * family_of(model).dim(model))) if micro_batch is None else check_number("micro_batch", micro_batch, minimum=1, integer=True)
     return list(zip(images.split(size), labels.split(size)))
 
 def _weights(model: nn.Module, component: str) -> list[nn.Parameter]: # its own

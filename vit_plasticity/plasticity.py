@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['INPUTS', 'MEASURES', 'PAIRS', 'EQUAL', 'FEW', 'PASS', 'BFLOAT16_TOLERANCE', 'SAVE_AFTER', 'RANKED', 'TERMS',
-           'SCALE_SPREAD', 'NEAR', 'LAYERNORMS', 'PAPER', 'HERE', 'official_rates', 'rates_of_change',
-           'summarize_rates', 'compare_components', 'rank_components', 'relative_half_width', 'sample_rates',
-           'measure_plasticity', 'token_statistics', 'scale_rates', 'white_noise', 'source_rates', 'variance_shares',
-           'ranking_changes', 'length_rates', 'length_exponents', 'compare_measures', 'component_costs', 'recommend',
-           'run_plasticity', 'run_dependence']
+           'SCALE_SPREAD', 'PAPER', 'HERE', 'official_rates', 'rates_of_change', 'summarize_rates',
+           'compare_components', 'rank_components', 'relative_half_width', 'sample_rates', 'measure_plasticity',
+           'token_statistics', 'scale_rates', 'white_noise', 'source_rates', 'variance_shares', 'ranking_changes',
+           'length_rates', 'length_exponents', 'compare_measures', 'component_costs', 'recommend', 'run_plasticity',
+           'run_dependence']
 
 # %% ../nbs/api/05_plasticity.ipynb #c0365a05a
 import copy, hashlib, math, shutil, time, warnings, zipfile
@@ -23,9 +23,6 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy import sparse, special
-from timm.layers import LayerNorm as TimmLayerNorm
-from timm.models.eva import Eva
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
@@ -33,8 +30,10 @@ from tqdm import tqdm
 from .bounds import growth_exponents
 from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed, checksum, get_device, get_out_dir, parse_numbers, replacing
 from .data import TEXTS, Split, _find_photos, check_dataset, load_dataset, load_folder, load_text, preprocess, token_sequences
-from .models import (Attention, BlockMaps, JointLinear, ModelMaps, StreamedBlocks, blocks, count_parameters, embed, input_config, is_gpt2, load_model, model_identity,
-    _is_gpt2_name, is_hooked, model_maps, read_metadata, rescale_layernorm, stream_model)
+from vit_plasticity.models import (
+    LAYER_NORMS, Attention, BlockMaps, JointLinear, ModelMaps, StreamedBlocks, blocks, count_parameters, embed, family_of, input_config, is_hooked,
+    load_model, model_identity, model_kind, model_maps, read_metadata, reads_text, rescale_layernorm, stream_model
+)
 from .results import Run, run_id, stored_run
 
 # %% ../nbs/api/05_plasticity.ipynb #c06c8a6a4
@@ -58,15 +57,19 @@ PAIRS = ("matched", "crossed")
 def _pad(block: BlockMaps, x: Tensor) -> Tensor: # tokens as wide as `fc2` reads them, with zeros
     width = block.fc2.in_features if isinstance(block.fc2, nn.Linear) else block.act(block.fc1(x[:1])).shape[-1]
     if width < x.shape[-1]:
-        raise ValueError(f"`inputs` must be in_situ for a model whose FC2 reads {width} channels, fewer than its tokens have, {x.shape[-1]}")
+        raise ValueError(f"`inputs` must be in_situ for a model whose FC2 reads {width} channels, "
+                         f"fewer than its tokens have, {x.shape[-1]}")
     return F.pad(x, (0, width - x.shape[-1]))
 
 def _read(block: BlockMaps, component: str, inputs: str, x: Tensor) -> Tensor: # what a component reads of the token embedding
     if component == "fc2": return _pad(block, x)
     return block.ln1(x) if component == "mha" and inputs == "embedding_ln1" else x
 
-def _norms(x: Tensor) -> Tensor: # Frobenius norms over the last two axes, summed in float64
-    return torch.linalg.vector_norm(x, dim=(-2, -1), dtype=torch.float64)
+# %% ../nbs/api/05_plasticity.ipynb #cd65124e6
+def _sequence_norms(x: Tensor) -> Tensor: # Frobenius norms over the last two axes
+    # squares are summed as they are within a token, and in float64 over the tokens
+    if x.dtype.itemsize < 4: x = x.float()
+    return torch.linalg.vector_norm(torch.linalg.vector_norm(x, dim=-1), dim=-1, dtype=torch.float64)
 
 def _check_images(x: Tensor, y: Tensor): # of the two sides of the pairs
     if x.shape != y.shape or not len(x):
@@ -98,7 +101,7 @@ def official_rates(
     distances = []
     while kept[0]:
         # from the last output to the first; each is freed once it is compared, as in the official code
-        distances.append(_norms(kept[0].pop() - kept[1].pop()))
+        distances.append(_sequence_norms(kept[0].pop() - kept[1].pop()))
     between_tokens, *between_outputs = reversed(distances)
     if same := int((between_tokens == 0).sum()):
         raise ValueError(f"`x` and `y` must differ in every pair; {same} of {len(x)} pairs have the same tokens")
@@ -109,6 +112,9 @@ def official_rates(
     return _frame(values, "rate", pair=np.arange(len(x)))
 
 # %% ../nbs/api/05_plasticity.ipynb #c10f8ef9d
+def _norms(x: Tensor) -> Tensor: # Frobenius norms over the last two axes, summed in float64
+    return torch.linalg.vector_norm(x, dim=(-2, -1), dtype=torch.float64)
+
 def _distances(u: Tensor, v: Tensor, crossed: bool) -> Tensor: # (pairs,): of u[i] and v[i], or of all u[i] and v[j]
     if not crossed: return _norms(u - v)
     u, v = u.double().flatten(1), v.double().flatten(1)
@@ -208,7 +214,7 @@ class _Embedded:
 
     def _component(self, layer: int, block: BlockMaps, component: str) -> _Norms: # of what the component returns
         f, relative = getattr(block, component), self.options.relative
-        if _plain(f, nn.LayerNorm, TimmLayerNorm):
+        if _plain(f, *LAYER_NORMS):
             (pairs, own), weight = self._normalized(f.eps), torch.ones_like(self.sides[0][0, 0]) if f.weight is None else f.weight
             return _Norms(*([(sums @ weight.double().square()).sqrt() for sums in part] for part in (pairs, own)))
         if component in ("fc1", "fc2") and self.options.grams is not None:
@@ -226,7 +232,7 @@ class _Embedded:
 
 # %% ../nbs/api/05_plasticity.ipynb #c140c8e8c
 def _constant(f: Callable, reads: Tensor) -> Tensor: # what the component returns for zero tokens; one token is enough where every token is treated alike
-    alike = _plain(f, nn.LayerNorm, TimmLayerNorm, nn.Linear, JointLinear)
+    alike = _plain(f, *LAYER_NORMS, nn.Linear, JointLinear)
     return f(torch.zeros_like(reads[:1, :1] if alike else reads[:1]))
 
 class _InSitu:
@@ -252,8 +258,10 @@ def _measure(maps: ModelMaps, batches: list[tuple], options: _Options) -> list[l
 
 @contextmanager
 def _maps(model: nn.Module | ModelMaps, device: torch.device | None = None): # in evaluation mode, on the device; the mode is put back afterwards
-    module = model_maps(model).module
-    if isinstance(module, (VisionTransformer, Eva)) and any(is_hooked(block, block.mlp) for block in module.blocks):
+    maps = model_maps(model)
+    module = maps.module
+    # a block that is streamed is new each time
+    if not isinstance(maps.blocks, StreamedBlocks) and any(is_hooked(*block.bypassed) for block in maps.blocks):
         raise ValueError("`model` must have no hooks on its blocks and MLPs, which the maps do not run; remove them")
     training = {part: part.training for part in module.modules()}
     module.eval()
@@ -593,7 +601,8 @@ def token_statistics(
     "Norms of the tokens that the LayerNorms read and their standard deviations over the channels."
     check_choice("inputs", inputs, ("embedding", "in_situ"))
     if not len(images) or not torch.isfinite(images).all():
-        raise ValueError(f"`images` must be finite, and hold something; got nan, infinite or no pixels in {tuple(images.shape)}")
+        raise ValueError("`images` must be finite, and hold something; "
+                         f"got nan, infinite or no pixels in {tuple(images.shape)}")
     with _maps(model) as maps:
         x, rows = maps.embed(images), []
         for layer, block in enumerate(maps.blocks):
@@ -722,7 +731,7 @@ def _check_sizes(model: nn.Module, sizes):
     if not isinstance(sizes, (tuple, list)) or len(set(sizes)) < 3: raise ValueError(f"`sizes` must be at least 3 image sizes in pixels; got {sizes!r}")
     for size in sizes:
         check_number("sizes", size, minimum=1, integer=True)
-        if size % (patch := model.patch_embed.patch_size[0]): raise ValueError(f"`sizes` must be multiples of the patch size, {patch} pixels; got {size}; {size // patch * patch or patch} is one")
+        if size % (patch := family_of(model).patch_size(model)): raise ValueError(f"`sizes` must be multiples of the patch size, {patch} pixels; got {size}; {size // patch * patch or patch} is one")
 
 # %% ../nbs/api/05_plasticity.ipynb #c911dce6f
 def length_rates(
@@ -744,7 +753,7 @@ def length_rates(
     for size in tqdm(sizes, desc="lengths", unit="size", disable=not options.pop("progress")):
         resized = _resized(model, size)
         kinds = {"images": (source, target), "noise": white_noise(2 * n_pairs, size, seed).chunk(2)}
-        keys = {"size": size, "n_tokens": resized.patch_embed.num_patches + resized.num_prefix_tokens}
+        keys = {"size": size, "n_tokens": sum(family_of(resized).tokens(resized))}
         for (pairs, sides), inputs in product(kinds.items(), INPUTS[::2]):
             rates = sample_rates(resized, *sides, n_pairs, seed, inputs, "both", progress=False, **options)
             tables.append(_by_measure(rates, rank_components, pairs=pairs, inputs=inputs, **keys))
@@ -784,8 +793,8 @@ def component_costs(
 # An order of magnitude: so much farther than relative rates do rates spread whose order is one of scale.
 SCALE_SPREAD = 10
 # Rates up to this factor from γ/σ are about it.
-NEAR = 4 / 3
-LAYERNORMS = ("ln1", "ln2")
+_NEAR = 4 / 3
+_LAYERNORMS = ("ln1", "ln2")
 
 def _factor(value: float) -> str: return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -793,7 +802,7 @@ def _spread(rates: pd.Series) -> float: # component -> rate; a rate of zero has 
     return rates.max() / rates[rates > 0].min()
 
 def _lead(rates: pd.Series) -> float: # of the larger LayerNorm over the largest other component
-    norms = rates.index.isin(LAYERNORMS)
+    norms = rates.index.isin(_LAYERNORMS)
     return rates[norms].max() / rates[~norms].max()
 
 def _mostly_scale(absolute: list[float], relative: float) -> bool: # on a logarithmic scale, of spreads or leads
@@ -804,12 +813,13 @@ def _is_scale(rates: dict[str, pd.Series], relative: pd.Series, norms_first: boo
     far = min(spreads) >= SCALE_SPREAD * _spread(relative)
     return far and _mostly_scale(spreads, _spread(relative)) or norms_first and _mostly_scale(leads, _lead(relative))
 
+# %% ../nbs/api/05_plasticity.ipynb #cb9b02b91
 def _gamma_over_sigma(rates: dict[str, pd.Series], tokens: dict[str, pd.DataFrame]) -> str: # "": it explains nothing
     if not tokens: return ""
-    name = max(LAYERNORMS, key=lambda norm: sum(rates[measure][norm] for measure in tokens))
+    name = max(_LAYERNORMS, key=lambda norm: sum(rates[measure][norm] for measure in tokens))
     ratios = [table.groupby("component").gamma_over_sigma.mean()[name] for table in tokens.values()]
     measured = [rates[measure][name] for measure in tokens]
-    if not all(1 / NEAR <= rate / ratio <= NEAR for rate, ratio in zip(measured, ratios)): return ""
+    if not all(1 / _NEAR <= rate / ratio <= _NEAR for rate, ratio in zip(measured, ratios)): return ""
     measured, ratios = (_listed([f"{value:.3g}" for value in values]) for values in (measured, ratios))
     return (f" {name.upper()}'s rates, {measured} ({_listed(list(tokens))}), are about its γ/σ, {ratios}:"
             " a LayerNorm's rate goes as one over the size of the tokens.")
@@ -821,7 +831,7 @@ def _scale_sentence(measures: pd.DataFrame, tokens: dict[str, pd.DataFrame]) -> 
     if relative is None or not rates: return ""
     for measure in tokens: check_choice("tokens", measure, rates)
     first = measures[measures.measure.isin(rates) & (measures.rank_low == 1)].component
-    norms_first = bool(first.isin(LAYERNORMS).all())
+    norms_first = bool(first.isin(_LAYERNORMS).all())
     if not _is_scale(rates, relative, norms_first): return ""
     spreads, leads = (_listed([_factor(of(values)) for values in rates.values()]) for of in (_spread, _lead))
     ends = " to ".join(f"{name.upper()} {relative[name]:.2f}" for name in (relative.idxmin(), relative.idxmax()))
@@ -837,8 +847,8 @@ HERE = (
     "0.5 points of accuracy [0.0, 1.6] against the best component of each task; a choice by plasticity under the "
     "embedding protocol 6.0 [0.8, 13.2], in situ 7.3 [1.1, 13.9], by relative changes in situ 1.1 [0.0, 2.7]; a random "
     "choice 6.1 [1.4, 11.2]. On the embedded model's own eleven tasks the embedding protocol and relative changes "
-    "always named MHA, which cost 0.15 [0.04, 0.28], and in situ always FC1, 1.85 [0.79, 3.15] (95 % intervals over "
-    "siblings and data sets; `nbs/prediction.ipynb`)."
+    "always named MHA, which cost 0.15 [0.04, 0.28], and in situ always FC1, 1.85 [0.79, 3.15] (95 % intervals: of the "
+    "siblings over siblings and data sets, of the eleven tasks over tasks; `nbs/prediction.ipynb`)."
 )
 
 def _listed(names: list[str], last: str = "and") -> str: return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
@@ -908,11 +918,12 @@ def _load_texts(model: str, network: nn.Module, dataset: str, source: str, data_
 
 # %% ../nbs/api/05_plasticity.ipynb #c829b2069
 def _pretrained_on_fashion(model: str) -> bool: # vit_mini, its siblings, and what was finetuned from it
-    if not str(model).endswith(".safetensors"): return model == "vit_mini"
+    if model_kind(model) != "file":
+        return model == "vit_mini"
     return read_metadata(model).get("origin", {"model": "vit_mini"})["model"] == "vit_mini"
 
 def _pretraining_source(model: str, source: str | None, dataset: str) -> str | None: # the default of `source`
-    if _is_gpt2_name(model):
+    if model_kind(model) == "gpt2":
         for name, value in (("dataset", dataset), ("source", source := source or "wikitext103")): check_choice(name, value, TEXTS)
         if source == dataset: raise ValueError(f"`source` must be another text than `dataset`; got {source!r} twice")
         return source
@@ -938,7 +949,7 @@ def _load_study(model, dataset, source, n_pairs, seed, data_dir, stream=False, w
     check_flag("stream", stream)
     source = _pretraining_source(model, source, dataset)
     network, parameters = _load_network(model, stream, weights, img_size, options)
-    if is_gpt2(network): x, y, data = _load_texts(model, network, dataset, source, data_dir)
+    if reads_text(network): x, y, data = _load_texts(model, network, dataset, source, data_dir)
     else: x, y, data = _load_sides(dataset, source, input_config(network).size, n_pairs, seed, data_dir)
     found = min(len(x), len(y))
     if source is None: warnings.warn(f"`source` is not given: half of the images of {data['dataset']} stand in for images like those of pretraining; better give some, source='folder:<path>'", stacklevel=3)
@@ -1019,7 +1030,7 @@ def run_dependence(
     "Store how plasticity depends on scale, source and target, and length; a run that is stored already is loaded."
     names, sizes, device, out_dir = _check_sets(sets), parse_numbers("sizes", sizes, integer=True), get_device(device), get_out_dir(out_dir)
     check_number("n_pairs", n_pairs, minimum=2, integer=True)
-    if _is_gpt2_name(model): raise ValueError(f"`model` must read images; got {model!r}")
+    if model_kind(model) == "gpt2": raise ValueError(f"`model` must read images; got {model!r}")
     network, parameters = _load_network(model, False, options.get("weights"), options.get("img_size"), {name: value for name, value in options.items() if name not in ("weights", "img_size")})
     _check_sizes(network, sizes)
     images, sums = _load_sets(names, input_config(network).size, 2 * n_pairs, check_seed(seed), data_dir)

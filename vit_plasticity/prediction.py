@@ -21,7 +21,7 @@ from .causes import check_variants, judge, measure_criteria, run_variants
 from .core import COMPONENTS, check_choice, check_number, check_seed, find_out_dir, get_device, get_out_dir, parse_numbers, replacing, seeded
 from .data import Split, check_dataset, load_dataset, preprocess
 from .finetune import finetune
-from .models import FASHION_STATISTICS, VIT_MINI, _build, count_parameters, image_size, input_config, load_model, model_identity, read_metadata, save_model
+from .models import FASHION_STATISTICS, VIT_MINI, build_vit, count_parameters, image_size, input_config, load_model, model_identity, read_metadata, save_model
 from .plasticity import run_plasticity
 from .protocols import protocol_settings
 from .results import Run, load_run, stored_run
@@ -57,7 +57,7 @@ def make_sibling(
         if (known := read_metadata(path)["data"]) != data: raise ValueError(f"`data` must be that of the sibling in `folder`, {known}; got {data!r}: give another folder, or delete {path.name}")
         return path
     images, architecture, steps = load_dataset(data, data_dir), VIT_MINI | {"embed_dim": told["width"]}, told["steps"]
-    with seeded(told["seed"]): vit = _build(architecture, len(images.classes), **FASHION_STATISTICS)
+    with seeded(told["seed"]): vit = build_vit(architecture, len(images.classes), **FASHION_STATISTICS)
     found = finetune(vit, images, component="all", optimizer="adamw", lr=2e-3, weight_decay=0.05, batch_size=128, steps=steps, warmup_steps=steps // 20, eval_every=max(steps // 10, 1), crop_scale=1.0, seed=told["seed"], device=device, checkpoint=path.with_suffix(".pt"))
     with replacing(path) as file: save_model(vit, file, architecture, **FASHION_STATISTICS, data=data, data_sha256=images.sha256, seed=told["seed"], steps=steps, val_accuracy=found.summary.val_accuracy[0], test_accuracy=found.summary.test_accuracy[0])
     path.with_suffix(".pt").unlink(missing_ok=True)

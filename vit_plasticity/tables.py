@@ -437,19 +437,16 @@ def lead_table(
     study: Study, # see `collect_study`
     reference: str = "mha", # the component that the others are subtracted from
     largest: int = 3, # data sets left out in the last way
-    resamples: int = 10_000, # of the bootstrap over data sets
 ) -> pd.DataFrame: # way, configuration, mean_difference, ci_low, ci_high, p_value (two-sided, uncorrected), n
-    "The reference's lead, reckoned in several ways from the same SGD runs; the first is that of `significance_table`."
+    "The reference's lead, reckoned in several ways from the same SGD runs, with Student's 95 % intervals over the units."
     check_choice("reference", reference, COMPONENTS)
     check_number("largest", largest, minimum=1, integer=True)
     ways = {way: comparable(cells) for way, cells in _by_rate(select_rows(study)).items()}
     first = next(iter(ways.values()))
     kinds = first.assign(dataset=first.dataset.replace(TASK_KINDS))
     kinds = kinds.groupby(["dataset", "configuration"], as_index=False).accuracy.mean()
-    parts = {way: compare(frame, reference, correction="none", resamples=resamples) for way, frame in ways.items()}
-    if kinds.dataset.nunique() > 1:
-        tests = compare(kinds, reference, correction="none", resamples=1)
-        parts["kinds of tasks as units"] = _student(kinds, tests, reference)
+    if kinds.dataset.nunique() > 1: ways["kinds of tasks as units"] = kinds
+    parts = {way: _student(frame, reference) for way, frame in ways.items()}
     if first.dataset.nunique() > largest + 1:
         parts[f"without the {largest} largest"] = _without_largest(first, reference, largest)
     columns = ["way", "configuration", "mean_difference", "ci_low", "ci_high", "p_value", "n"]
@@ -461,8 +458,9 @@ def _leads(frame: pd.DataFrame, reference: str) -> pd.DataFrame:
     wide = frame.pivot(index="dataset", columns="configuration", values="accuracy")
     return wide.rsub(wide[reference], axis=0).drop(columns=reference)
 
-def _student(frame: pd.DataFrame, table: pd.DataFrame, reference: str) -> pd.DataFrame:
-    # `table`, with Student's 95 % intervals.
+def _student(frame: pd.DataFrame, reference: str) -> pd.DataFrame:
+    # The tests of `compare`, with Student's 95 % intervals in place of a bootstrap.
+    table = compare(frame, reference, correction="none", resamples=1)
     leads = _leads(frame, reference)[table.configuration]
     half = student.ppf(0.975, len(leads) - 1) * leads.std().to_numpy() / len(leads)**0.5
     return table.assign(ci_low=table.mean_difference - half, ci_high=table.mean_difference + half)
@@ -565,15 +563,22 @@ def _empty(name: str, classes: int): # a model without memory for its weights
     from vit_plasticity.models import load_model
     with torch.device("meta"): return load_model(name, num_classes=classes, pretrained=False)
 
+def _backbone_size(model) -> int: # parameters without the head
+    from vit_plasticity.models import parameter_places
+    places = parameter_places(model)
+    return sum(p.numel() for name, p in model.named_parameters() if places[name].part != "head")
+
 def model_table(
     models: dict[str, str] = MODELS | {"vit_mini": "vit_mini"}, # title -> timm's name
 ) -> pd.DataFrame: # model, patch, layers, heads, dim, tokens, parameters (without head), published (millions)
     "The paper's models (Table 4)."
-    rows = []
+    from vit_plasticity.models import blocks, family_of
+    rows, published = [], {"ViT-Base": 86, "ViT-Large": 307, "ViT-Huge": 632}
     for title, name in models.items():
         model = _empty(name, 10)
-        rows.append({"model": title, "patch": model.patch_embed.patch_size[0], "layers": len(model.blocks), "heads": model.blocks[0].attn.num_heads, "dim": model.embed_dim, "tokens": model.pos_embed.shape[1],
-                     "parameters": sum(p.numel() for key, p in model.named_parameters() if not key.startswith("head.")), "published_millions": {"ViT-Base": 86, "ViT-Large": 307, "ViT-Huge": 632}.get(title)})
+        family = family_of(model)
+        rows.append({"model": title, "patch": family.patch_size(model), "layers": len(blocks(model)), "heads": family.n_heads(model), "dim": family.dim(model),
+                     "tokens": sum(family.tokens(model)), "parameters": _backbone_size(model), "published_millions": published.get(title)})
     return pd.DataFrame(rows).astype({"published_millions": "Int64"})
 
 def parameter_table(
@@ -585,7 +590,7 @@ def parameter_table(
     rows = []
     for title, name in models.items():
         model = _empty(name, classes)
-        backbone = sum(p.numel() for key, p in model.named_parameters() if not key.startswith("head."))
+        backbone = _backbone_size(model)
         for configuration in (*COMPONENTS, "all", "head"):
             counts = set_trainable(model, configuration)
             rows.append({"model": title, "configuration": configuration, "component": counts.component, "final_norm": counts.final_norm, "head": counts.head, "trainable": counts.total, "share": counts.component / backbone})
