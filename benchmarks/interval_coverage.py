@@ -36,7 +36,7 @@ from vit_plasticity.plasticity import (
 
 torch.set_num_threads(1)
 options = command_line(__doc__, repetitions=3_000)
-repetitions = 10 if options.smoke else options.repetitions
+repetitions, DRAWN = (5, 8_000) if options.smoke else (options.repetitions, 20_000)
 K, SIZES, BATCH, PAIRS = len(COMPONENTS), (8, 16, 32, 64, 128), 8, list(combinations(range(5), 2))
 BOTH = np.concatenate([np.eye(K), *(np.eye(K)[:, [a]] - np.eye(K)[:, [b]] for a, b in PAIRS)], 1) # (K, K + 10): rates -> rates and their differences
 
@@ -129,12 +129,12 @@ def fixed(law, rng): # designs of fixed size, all cut from one 128 x 128 table a
 
 
 def adaptive(law, rng, truth, side, aim, most=800): # images a side come in groups of `side`: 1 matched, BATCH crossed; stops near `aim` if matched
-    pilot = law.draw(rng, 20_000, 1)[:, 0, 0]
+    pilot = law.draw(rng, DRAWN, 1)[:, 0, 0]
     precision = float(f"{stats.norm.isf(0.025) * (pilot.std(0) / pilot.mean(0)).max() / aim**0.5:.2g}")
     source, target = units(most // side, side)
     groups, ends, stock = [], [], np.empty((0, side * side, K))
     for _ in range(repetitions):
-        if len(stock) < most // side: stock = np.concatenate([stock, law.draw(rng, 20_000 // side**2, side).reshape(-1, side * side, K)])
+        if len(stock) < most // side: stock = np.concatenate([stock, law.draw(rng, DRAWN // side**2, side).reshape(-1, side * side, K)])
         for n in range(32, most + 1, 32 if side == 1 else side):
             values = stock[:n // side].reshape(-1, K)
             sides = (source[:len(values)], target[:len(values)]) if side > 1 else (None, None)

@@ -104,9 +104,10 @@ for what, tool in ROUTES:
     first = next(route for route in ROUTES if route[0] == what)
     ratios = np.array(times[what, tool]) / np.array(times[first])
     _, trainable, told = made[what, tool]
-    command = [sys.executable, __file__, str(REPEATS), what, tool, *(["--smoke"] if OPTIONS.smoke else [])]
-    measured = not OPTIONS.smoke or (what, tool) == ROUTES[0]
-    memory = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) if measured else np.nan
+    command = [sys.executable, __file__, str(REPEATS), what, tool]
+    if not OPTIONS.smoke: memory = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    # A process of its own takes seconds to start.
+    else: memory = peak_memory(what, tool)
     rows.append({"trains": what, "tool": tool, "seconds_per_step": np.median(times[what, tool]), "times_the_first": np.median(ratios), "ratio_min": ratios.min(), "ratio_max": ratios.max(), "peak_memory_mib": memory / 2**20,
                  "trainable": sum({p.data_ptr(): p.numel() for p in trainable}.values()), "told": told})
     print(rows[-1], flush=True)

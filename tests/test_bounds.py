@@ -79,9 +79,12 @@ def check_edge_case(data, n, d, k, causal):
     heads = AttentionHeads(draw(1, k, d), draw(1, k), draw(1, k, d), draw(1, k, d), torch.zeros(1, d, k, dtype=torch.float64), k**-0.5, causal)
     x = draw(1, n, d)
     exact = exact_norms(heads, x).item()
+    # Differentiated logits of up to 1e8 lose digits: from 5e7 on more than the relative 1e-8 that is allowed anyway.
+    logits = (x.norm(dim=-1).amax() ** 2 * heads.query.norm() * heads.key.norm() * heads.scale).item()
+    rounding = torch.finfo(torch.float64).eps * logits * heads.value.norm().item()
     for kind in KINDS:
         if kind in NO_QUERY_BIAS and heads.query_bias.any(): continue
-        assert exact <= head_bounds(heads, kind, x).item() * (1 + 1e-8) + 1e-12, kind
+        assert exact <= head_bounds(heads, kind, x).item() * (1 + 1e-8) + 1e-12 + rounding, kind
 
 
 CASES = given(st.data(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 2), st.booleans())
