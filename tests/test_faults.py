@@ -13,7 +13,7 @@ from vit_plasticity.models import load_model
 @pytest.fixture
 def assets(tmp_path, monkeypatch):
     shutil.copytree(ASSETS, tmp_path/"assets")
-    for module in (core, data, models): monkeypatch.setattr(module, "ASSETS", tmp_path/"assets")
+    for module in (core, data, models.loading): monkeypatch.setattr(module, "ASSETS", tmp_path/"assets")
     return tmp_path/"assets"
 
 

@@ -298,13 +298,14 @@ def describe_classes(
     data: Dataset, # see `load_dataset`
 ) -> tuple[str, ...]: # a line for each split that lacks some
     "Which classes a split has no images of, so that accuracies are not over all of them."
-    lines, n = [], len(data.classes)
+    # as loading calls the data: without the seed of the usual division
+    lines, n, name = [], len(data.classes), data.name.removesuffix("@42")
     for part, what in (("train", "training"), ("val", "validation"), ("test", "test")):
         absent = _absent(data, part)
         if not absent or not len(getattr(data, part).labels): continue
         effect = f"{what} accuracy is over the other {n - len(absent)} of {n} classes"
         if part == "train": effect = "they can't be learnt"
-        lines.append(f"{data.name} has no {what} images of {_listed(absent)}: {effect}")
+        lines.append(f"{name} has no {what} images of {_listed(absent)}: {effect}")
     return tuple(lines)
 
 # %% ../nbs/api/06_finetune.ipynb #c280bb648

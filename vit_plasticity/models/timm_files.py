@@ -104,6 +104,7 @@ def _parts(state: dict[str, Tensor], probe: nn.Module, name: str) -> list[_Part]
     leading = {path[:n] for path in paths for n in range(len(path))}
     return [_part(shapes, words, words in usual, probe, name) for words in sorted(leading | usual)]
 
+# %% ../../nbs/api/02_models/09_timm_files.ipynb #c4ae98398
 # The part to read, where one is to be preferred; and the others that the model's names fit.
 def _chosen(parts: list[_Part], origin: Origin) -> tuple[_Part, list[_Part]]:
     best = min(parts, key=lambda part: (not part.exact, not part.named, -part.n_names, not part.usual, part.order))
