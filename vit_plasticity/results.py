@@ -504,6 +504,9 @@ def check_run(
         rows = run.table(table)
         if table == "summary" and len(rows) != 1: return f"its table summary must have one row; it has {len(rows)}"
         if missing := [name for name in columns if name not in rows]: return f"its table {table} lacks {', '.join(missing)}"
+        # The table layers of what trains outside blocks, the head say, has no rows, and so no types.
+        if table == "layers" and not len(rows) and all(pa.types.is_null(kind) for kind in run.read(table).schema.types):
+            continue
         for name, kind in (columns | {name: LATER[name] for name in LATER if name in rows}).items():
             if allowed := _odd_column(rows, name, kind):
                 return f"{table}.{name} must be {allowed}; it is {rows[name].dtype}"
