@@ -22,10 +22,10 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional as F
 
+from vit_plasticity.config import PROTOCOLS
 from vit_plasticity.data import load_dataset, training_batches
 from vit_plasticity.finetune import finetune, lr_factor, predict
 from vit_plasticity.models import input_config, load_model, set_trainable
-from vit_plasticity.protocols import PROTOCOLS
 
 COMPONENTS, MARGIN, ROUTES = ("mha", "ln1"), 0.01, ("plain", "float32", "bfloat16")
 SETTINGS = {name: PROTOCOLS["mini"][name] for name in ("steps", "lr", "warmup_steps", "batch_size", "eval_every")}
@@ -56,7 +56,7 @@ def run(job): # one thread each
     component, seed, route = job
     data, model = load_dataset("mini/digits"), load_model("vit_mini", num_classes=10, seed=seed)
     if route == "plain": return *job, plain(model, data, component, seed, **settings)
-    trained = finetune(model, data, component, seed=seed, dtype=route, device="cpu", progress=False, **settings)
+    trained = finetune(model, data, component=component, seed=seed, dtype=route, device="cpu", progress=False, **settings)
     return *job, trained.summary.test_accuracy[0]
 
 

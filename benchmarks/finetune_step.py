@@ -6,7 +6,7 @@ Writes benchmarks/finetune_step.csv. Components are joined by commas (all,mha,fc
 128) of 32 x 32, augmented to 224 x 224, with SGD and clipping. Routes, the head and the final norm training with each
 component:
   official      torchvision's transforms of one PIL image after the other, timm's forward pass, `requires_grad` set for the component, `clip_grad_norm_`, SGD's step
-  float32       `training_batches` and the step of `finetune`, with all gradient norms that it records
+  float32       the loop of `finetune`, a step at a time, with all gradient norms that it records
   bfloat16      the same under autocast (on a CPU only where it has bfloat16 arithmetic)
   floor         the matrix products that cannot be saved: forward for all tokens but the last block's queries, outputs and MLP of other tokens than the class token, the same again for the gradients of activations down to the lowest
                 trainable tensor, and for those of trainable matrices, at the speed of a plain float32 product of the size of FC1 in this run
@@ -25,14 +25,16 @@ import pandas as pd
 import torch
 from _common import command_line, write_rows
 from _processor import instructions
+from _step import stepper
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 from torchvision import transforms
 
-from vit_plasticity.data import make_dataset
+from vit_plasticity.config import FinetuneConfig
 from vit_plasticity.core import check_choice
-from vit_plasticity.finetune import _take_step, _Training, has_bfloat16
+from vit_plasticity.data import make_dataset
+from vit_plasticity.finetune import Training, has_bfloat16
 from vit_plasticity.models import load_model, set_trainable
 
 COMPONENTS = ("all", "mha", "fc1", "ln1") # whose floor is known
@@ -78,12 +80,9 @@ def official(component): # a function that takes one step
 
 def ours(component, dtype):
     model = new_model().train()
-    options = dict(component=component, optimizer="sgd", lr=1e-3, steps=1_000, warmup_steps=100, batch_size=BATCH)
-    options |= dict(seed=0, weight_decay=0.0, clip_norm=1.0, eval_every=1_000, final_norm=True, crop_scale=0.08)
-    options |= dict(layers=None, schedule="cosine", head_lr=None, micro_batch=None, compile=False, subspace=None)
-    training = _Training(model, data, options | {"dtype": dtype}, torch.device(DEVICE))
-    batches = training.batches()
-    return lambda: _take_step(training, *next(batches))
+    config = FinetuneConfig(component=component, dtype=dtype, optimizer="sgd", lr=1e-3, steps=1_000, warmup_steps=100,
+                            batch_size=BATCH, eval_every=1_000, crop_scale=0.08)
+    return stepper(Training(model, data, config.complete(), torch.device(DEVICE)))
 
 
 def make(route, component): return official(component) if route == "official" else ours(component, route)

@@ -15,9 +15,12 @@ import numpy as np
 import pandas as pd
 import torch
 from _common import command_line, write_rows
+from _step import stepper
+from torch.nn import functional as F
 
+from vit_plasticity.config import FinetuneConfig
 from vit_plasticity.data import make_dataset
-from vit_plasticity.finetune import _take_step, _Training
+from vit_plasticity.finetune import Training, cross_entropy
 from vit_plasticity.models import image_size, load_model
 from vit_plasticity.robustness import parse_penalty
 
@@ -31,16 +34,16 @@ arrays = {f"{split}_{what}": array for split in ("train", "val", "test") for wha
 data = make_dataset("random", arrays, tuple("0123456789"))
 
 
-def whole(model, images): return (logits := model(images)), 0 * logits.sum()
+def whole(training, images, labels): # the plain model, with a penalty of 0
+    logits = training.model(images)
+    return {"loss": F.cross_entropy(logits, labels), "penalty": 0 * logits.sum()}
 
 
-def step(penalty): # a function that takes one
+def step(loss_fn): # a function that takes one
     model = load_model(MODEL, num_classes=10, pretrained=False).train()
-    options = dict(component="all", optimizer="sgd", lr=1e-3, steps=10_000, warmup_steps=100, batch_size=BATCH, seed=0, weight_decay=0.0, clip_norm=1.0, eval_every=10_000, final_norm=True, crop_scale=None, layers=None, schedule="cosine",
-                   head_lr=None, micro_batch=None, dtype="float32", compile=False, subspace=None)
-    training = _Training(model, data, options, torch.device(DEVICE), penalty)
-    batches = training.batches()
-    return lambda: _take_step(training, *next(batches))
+    config = FinetuneConfig(component="all", optimizer="sgd", lr=1e-3, steps=10_000, warmup_steps=100, batch_size=BATCH,
+                            eval_every=10_000, augment=False)
+    return stepper(Training(model, data, config.complete(), torch.device(DEVICE), loss_fn))
 
 
 def seconds(call):
@@ -51,7 +54,7 @@ def seconds(call):
     return time.perf_counter() - start
 
 
-steps = {"none": step(None), "plain": step(whole)} | {text: step(parse_penalty(text)) for text in PENALTIES}
+steps = {"none": step(cross_entropy), "plain": step(whole)} | {text: step(parse_penalty(text)) for text in PENALTIES}
 times = {route: [] for route in steps}
 for repeat in range(REPEATS + 1):
     for route, call in steps.items():

@@ -9,6 +9,7 @@ Writes benchmarks/tools.csv. All take the same 16 images of 224 x 224 pixels, fl
 `trainable` is what the optimizer is given, counted once by its storage; `told` what the tool itself says. Seconds are medians a step of the repeats, after one that does not count; ratios are to the first tool of the same rows, repeat by repeat. Memory is the peak beyond that before the
 steps, of a process that does nothing else; with `trains` and `tool` this alone is printed, in bytes. About 6 minutes.
 """
+import itertools
 import subprocess
 import sys
 import time
@@ -18,12 +19,14 @@ import numpy as np
 import pandas as pd
 import torch
 from _common import command_line, write_rows
+from _step import stepper
 from peft import LNTuningConfig, LoraConfig, get_peft_model
 from torch import nn
 from torch.nn import functional as F
 
+from vit_plasticity.config import FinetuneConfig
 from vit_plasticity.data import make_dataset
-from vit_plasticity.finetune import _take_step, _Training
+from vit_plasticity.finetune import Training
 from vit_plasticity.models import load_model
 
 OPTIONS = command_line(__doc__, repeats=3, trains="", tool="")
@@ -74,10 +77,13 @@ def by_peft(what):
 def by_us(what):
     component, subspace = ("mha", what) if what.startswith("lora") else (what, None)
     pixels = {f"{split}_{kind}": array for split in ("train", "val", "test") for kind, array in (("images", np.zeros((BATCH, SIZE, SIZE, 3), np.uint8)), ("labels", labels.numpy()))}
-    options = dict(component=component, optimizer="sgd", lr=1e-3, steps=1_000, warmup_steps=0, batch_size=BATCH, seed=0, weight_decay=0.0, clip_norm=1.0, eval_every=1_000, final_norm=False, crop_scale=None, layers=None, schedule="constant",
-                   head_lr=None, micro_batch=None, dtype="float32", compile=False, subspace=subspace)
-    training = _Training(new_model(), make_dataset("zeros", pixels, tuple("0123456789")), options, torch.device("cpu"))
-    return lambda: _take_step(training, images, labels), [*training.trainable.values()], training.counts.component + training.counts.head
+    config = FinetuneConfig(component=component, subspace=subspace, optimizer="sgd", lr=1e-3, steps=1_000,
+                            warmup_steps=0, batch_size=BATCH, eval_every=1_000, final_norm=False, augment=False,
+                            schedule="constant")
+    zeros = make_dataset("zeros", pixels, tuple("0123456789"))
+    training = Training(new_model(), zeros, config.complete(), torch.device("cpu"))
+    training.batches = lambda: itertools.repeat((images, labels))
+    return stepper(training), [*training.trainable.values()], training.counts.component + training.counts.head
 
 
 def make(what, tool): return {"timm by hand": by_hand, "peft": by_peft, "vit_plasticity": by_us}[tool](what)

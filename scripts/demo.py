@@ -14,7 +14,7 @@ from vit_plasticity.plasticity import rank_components, run_plasticity, summarize
 from vit_plasticity.stats import compare_predictions
 
 component = sys.argv[1] if len(sys.argv) > 1 else "fc1"
-run = run_finetuning(component)
+run = run_finetuning(component=component)
 predictions, summary = run.table("predictions"), run.table("summary").iloc[0]
 accuracies = compare_predictions({component: predictions, "linear probe": run_linear_probe().table("predictions"),
                                   "majority": predictions.assign(prediction=int(summary.majority_class))}, reference=component)

@@ -51,7 +51,7 @@ def library_overview() -> str:
         page, module = path.relative_to(ROOT/"nbs").as_posix(), module_name(source)
         (head, *rest) = ("".join(cell["source"]) for cell in read_cells(source))
         title, purpose = re.fullmatch(r"# (.+?)\n+> (.+)", head.strip(), re.S).groups()
-        names = [(node.name, (ast.get_docstring(node) or "").replace("|", r"\|")) for code in rest for node in exported(code)]
+        names = [(node.name, " ".join((ast.get_docstring(node) or "").split()).replace("|", r"\|")) for code in rest for node in exported(code)]
         parts += [f"## {title}", f"[`vit_plasticity.{module}`]({page}). {purpose}"]
         rows = [f"| [`{name}`]({page}#{module}.{name}) | {text} |" for name, text in names]
         if rows: parts += ["\n".join(["| Name | What it is |", "|---|---|", *rows])]

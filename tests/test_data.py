@@ -1209,15 +1209,15 @@ def test_runs_on_photos(tmp_path):
     from vit_plasticity.plasticity import run_plasticity
     write_classes(tmp_path/"photos", n=12)
     folders = dict(dataset=f"folder:{tmp_path/'photos'}", data_dir=tmp_path/"data", out_dir=tmp_path)
-    run = run_finetuning("fc1", steps=3, batch_size=8, normalization="half", progress=False, **folders)
+    run = run_finetuning(component="fc1", steps=3, batch_size=8, normalization="half", progress=False, **folders)
     assert run.info["parameters"]["dataset"] == "folder:photos@42" and run.info["parameters"]["normalization"] == "half" and len(run.table("predictions")) == 6
     assert len(run_linear_probe(**folders).table("predictions")) == 6
     assert run_plasticity(n_pairs=8, **folders).table("rates").pair.nunique() == 8
-    crops = run_finetuning("fc1", steps=2, batch_size=8, augment=True, progress=False, **folders)
+    crops = run_finetuning(component="fc1", steps=2, batch_size=8, augment=True, progress=False, **folders)
     assert crops.info["parameters"]["crop_scale"] == 0.08 and load_dataset(folders["dataset"], folders["data_dir"], 28, crops=True).train.images.shape == (24, 3, 40, 40)
     assert len(run_linear_probe(augmented=True, **folders).table("predictions")) == 6
     for split in ("train", "test"): write_classes(tmp_path/"no validation"/split, n=2)
-    run = run_finetuning("fc1", steps=2, batch_size=4, progress=False, **folders | {"dataset": f"folder:{tmp_path/'no validation'}"})
+    run = run_finetuning(component="fc1", steps=2, batch_size=4, progress=False, **folders | {"dataset": f"folder:{tmp_path/'no validation'}"})
     assert run.table("summary").best_step[0] == 2 and run.table("evaluations").val_accuracy.isna().all()
 
 

@@ -42,7 +42,7 @@ def test_frozen_stays_and_trainable_moves(name):
     for component in {"vit_large": ("mha",), "vit_base": ("fc2", "ln1")}.get(name, ("mha", "ln1", "fc2", "fc1+ln2")):
         model = MODELS[name]()
         before = {key: checksum({"": tensor}) for key, tensor in model.state_dict().items()}
-        result = finetune(model, random_data(), component, "adamw", **QUICK)
+        result = finetune(model, random_data(), component=component, optimizer="adamw", **QUICK)
         trainable = {key for key, p in model.named_parameters() if p.requires_grad}
         assert {key for key, tensor in model.state_dict().items() if checksum({"": tensor}) != before[key]} == trainable
         chosen = component_parameters(model, component)
@@ -65,12 +65,12 @@ def test_class_token_pass_of_big_models():
 def test_models_that_do_not_fit():
     for model in (timm.create_model("resnet18", num_classes=2), torch.nn.Linear(2, 2)):
         model.num_classes = 2
-        with pytest.raises(ValueError, match="`model` must be of a family that is covered"): finetune(model, random_data(), "mha", **QUICK)
+        with pytest.raises(ValueError, match="`model` must be of a family that is covered"): finetune(model, random_data(), component="mha", **QUICK)
     model = load_model("vit_mini", num_classes=2)
     model.head = torch.nn.Linear(64, 2) # replaced by another module: it still trains
-    finetune(model, random_data(28), "head", **QUICK)
+    finetune(model, random_data(28), component="head", **QUICK)
     model.blocks[3].mlp.fc1.forward = lambda x: x.new_zeros(*x.shape[:-1], 256) # a component that the loss does not see
-    with pytest.raises(ValueError, match="get no gradient"): finetune(model, random_data(28), "fc1", **QUICK)
+    with pytest.raises(ValueError, match="get no gradient"): finetune(model, random_data(28), component="fc1", **QUICK)
 
 
 def test_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
@@ -86,10 +86,10 @@ def test_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
         if training.step == 5: raise KeyboardInterrupt
     options = QUICK | dict(steps=6, checkpoint=path, checkpoint_every=2)
     with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="the checkpoint training.pt could not be written, the training goes on"):
-        finetune(load_model("vit_mini", num_classes=2), data, "ln1", on_step=stop, **options)
+        finetune(load_model("vit_mini", num_classes=2), data, component="ln1", on_step=stop, **options)
     assert calls == [2, 4] and torch.load(path, weights_only=True)["step"] == 2 and [file.name for file in tmp_path.iterdir()] == ["training.pt"]
     model, expected = load_model("vit_mini", num_classes=2), load_model("vit_mini", num_classes=2)
-    resumed, whole = finetune(model, data, "ln1", **options), finetune(expected, data, "ln1", **QUICK | dict(steps=6))
+    resumed, whole = finetune(model, data, component="ln1", **options), finetune(expected, data, component="ln1", **QUICK | dict(steps=6))
     pd.testing.assert_frame_equal(resumed.steps, whole.steps, check_exact=True)
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), expected.state_dict().values()))
 
@@ -144,8 +144,8 @@ def test_interrupt_keeps_a_checkpoint(tmp_path):
     data, path = random_data(28), tmp_path/"training.pt"
     interrupt = lambda training: os.kill(os.getpid(), signal.SIGINT) if training.step == 3 else None
     options = QUICK | dict(steps=6, checkpoint=path)
-    with pytest.raises(KeyboardInterrupt): finetune(load_model("vit_mini", num_classes=2), data, "ln1", on_step=interrupt, **options)
+    with pytest.raises(KeyboardInterrupt): finetune(load_model("vit_mini", num_classes=2), data, component="ln1", on_step=interrupt, **options)
     assert torch.load(path, weights_only=True)["step"] == 3
-    with pytest.raises(ValueError, match="is of another training: input"): finetune(load_model("vit_mini", num_classes=2, normalization="half"), data, "ln1", **options)
-    resumed, whole = (finetune(load_model("vit_mini", num_classes=2), data, "ln1", **arguments) for arguments in (options, QUICK | dict(steps=6)))
+    with pytest.raises(ValueError, match="is of another training: input"): finetune(load_model("vit_mini", num_classes=2, normalization="half"), data, component="ln1", **options)
+    resumed, whole = (finetune(load_model("vit_mini", num_classes=2), data, component="ln1", **arguments) for arguments in (options, QUICK | dict(steps=6)))
     pd.testing.assert_frame_equal(resumed.steps, whole.steps, check_exact=True)

@@ -16,7 +16,7 @@ def test_grid_resumes(tmp_path):
 
 
 def test_grid_names_failures(tmp_path):
-    with pytest.raises(RuntimeError, match="1 of 2 runs failed; the first is .*'lr': 1e\\+30.*loss is nan"):
+    with pytest.raises(RuntimeError, match="1 of 2 runs failed; the first is .*lr=1e\\+30.*loss is nan"):
         run_grid(processes=1, component="all", lr=[1e30, 0.1], seed=0, out_dir=str(tmp_path), steps=4, batch_size=8, device="cpu")
     assert list(read_runs("finetune", "summary", tmp_path).lr) == [0.1]
 

@@ -88,7 +88,7 @@ MADE = { # the line's beginning -> what leads to it
     "`component` must be one of": lambda: parse_components("attn"),
     "`dataset` must be one of": lambda: run_finetuning(dataset="photos", out_dir="o"),
     "`dataset`: 'photos' must have at least 2 folders": lambda: (Path("photos").rename("two"), Path("one").rename("photos"), load_dataset("folder:photos", "d")),
-    "`batch_size`: the protocol's 64": lambda: run_finetuning(dataset="folder:photos", out_dir="o", data_dir="d"),
+    "`batch_size` must be at most": lambda: run_finetuning(dataset="folder:photos", out_dir="o", data_dir="d"),
     "3 of 40 images in 'photos'": broken,
     "24 images of folder:photos": unreadable_kinds,
     "… pairs of photos of folder:photos": near_copies,
@@ -120,7 +120,7 @@ def test_error_lines_are_real(start, photos):
     assert any(re.search(pattern, text) for text in found), (line, found)
 
 
-ELSEWHERE = {"`dataset`: cifar-10-python.tar.gz": ("could not be downloaded from", "are kept, run it again to go on", "put the file there by hand: "), "`dataset`: fashion_mnist": ("fashion_mnist is neither in", "nor could it be downloaded"), "memory does not hold 512": ("memory does not hold", "images at a time; going on with")} # raised in 03_data and 06_finetune, with a server and a device of their own
+ELSEWHERE = {"`dataset`: cifar-10-python.tar.gz": ("could not be downloaded from", "are kept, run it again to go on", "put the file there by hand: "), "`dataset`: fashion_mnist": ("fashion_mnist is neither in", "nor could it be downloaded"), "memory does not hold 512": ("memory does not hold", "images at a time; going on with")} # raised in 03_data and 06_finetune/05_training, with a server and a device of their own
 
 
 def test_every_line_is_made_or_foreign():

@@ -45,4 +45,4 @@ def test_imports(path, monkeypatch):
 def test_a_missing_name_is_seen():
     "B: notebooks and benchmarks imported PROTOCOLS from where it no longer was."
     assert missing("vit_plasticity.finetune", "PROTOCOL") and missing("vit_plasticity.nothing", None)
-    assert not missing("vit_plasticity.protocols", "PROTOCOLS") and not missing("vit_plasticity", "finetune")
+    assert not missing("vit_plasticity.config", "PROTOCOLS") and not missing("vit_plasticity", "finetune")

@@ -719,7 +719,7 @@ def test_runs_keep_notes(tmp_path):
     measured = run_plasticity(dataset="mini/digits", source="mini/fashion", n_pairs=2, **call)
     assert len(measured.info["notes"]) == 2 and "state_dict_ema" in measured.info["notes"][0]
     assert measured.info["notes"][1].startswith("w.pth: images of 32 pixels")
-    trained = run_finetuning("ln1", steps=1, batch_size=2, **call)
+    trained = run_finetuning(component="ln1", steps=1, batch_size=2, **call)
     assert trained.info["parameters"]["img_size"] is None and len(trained.table("predictions"))
 
 

@@ -9,7 +9,7 @@ from vit_plasticity.finetune import run_finetuning, run_linear_probe
 from vit_plasticity.mechanism import run_trajectory
 from vit_plasticity.plasticity import run_plasticity
 from vit_plasticity.prediction import run_criteria
-from vit_plasticity.protocols import DTYPES, OPTIMIZERS, SCHEDULES
+from vit_plasticity.config import DTYPES, OPTIMIZERS, SCHEDULES
 from vit_plasticity.results import LATER, _CHOICES, check_run, merge_runs, run_id
 from vit_plasticity.robustness import run_robustness
 
@@ -20,10 +20,10 @@ def runs(tmp_path_factory):
     short = options | dict(steps=4, eval_every=2, batch_size=16, progress=False)
     attacked = dict(attacks="fgsm", eps="2", n_images=4, steps_pgd=1, n_smooth=1)
     return [
-        run_finetuning("ln1", **short),
-        run_finetuning("fc1", subspace="lora:1", layers="5", head_lr=0.1, **short),
+        run_finetuning(component="ln1", **short),
+        run_finetuning(component="fc1", subspace="lora:1", layers="5", head_lr=0.1, **short),
         # Its table layers has no rows.
-        run_finetuning("head", head_init="zeros", **short),
+        run_finetuning(component="head", head_init="zeros", **short),
         run_linear_probe(**options),
         run_plasticity(n_pairs=4, progress=False, **options),
         run_criteria(n_images=8, **options),
@@ -58,7 +58,7 @@ def test_choices_are_those_of_protocols():
 
 def test_real_runs_of_earlier_versions(tmp_path):
     "A run of 3 steps is added as it is, and as earlier versions stored it; in other widths and order it is the same."
-    run = run_finetuning("mha", device="cpu", out_dir=tmp_path/"there", steps=3, batch_size=16, progress=False)
+    run = run_finetuning(component="mha", device="cpu", out_dir=tmp_path/"there", steps=3, batch_size=16, progress=False)
     assert {"val_correct", "n_val"} <= {*run.table("evaluations")} and "n_test_classes" in run.table("summary")
     assert check_run(run) is None
     early = tmp_path/"early"/"finetune"/run.folder.name

@@ -66,9 +66,9 @@ def test_blocks_count_from_0(stem, name):
 def test_one_block(tmp_path):
     "D1: a number is one block, and the run is that of the text."
     quick = dict(steps=1, batch_size=8, device="cpu", out_dir=tmp_path, progress=False)
-    run = run_finetuning("ln1", layers=5, **quick)
+    run = run_finetuning(component="ln1", layers=5, **quick)
     assert run.info["parameters"]["layers"] == [5] and set(run.table("layers").layer) == {5}
-    assert run_finetuning("ln1", layers="5-5", **quick).info["id"] == run.info["id"]
+    assert run_finetuning(component="ln1", layers="5-5", **quick).info["id"] == run.info["id"]
 
 
 def photos(folder, counts):
@@ -87,7 +87,7 @@ def test_a_class_without_test_images(tmp_path, capsys):
         data = load_dataset(dataset, tmp_path/"data", 28)
     assert len(data.classes) == 3 and len(data.test.labels.unique()) == 2
     options = dict(dataset=dataset, data_dir=tmp_path/"data", out_dir=tmp_path/"runs", device="cpu", progress=False)
-    run = run_finetuning("ln1", steps=1, batch_size=8, **options)
+    run = run_finetuning(component="ln1", steps=1, batch_size=8, **options)
     line = f"{data.name.removesuffix('@42')} has no test images of 'c': test accuracy is over the other 2 of 3 classes"
     assert line in run.info["notes"] and "has no validation images of 'c'" in capsys.readouterr().out
     assert sum("no test images of 'c'" in note for note in run.info["notes"]) == 1 # not as loading told it, too
@@ -101,4 +101,4 @@ def test_a_class_without_training_images(tmp_path):
     photos(tmp_path/"photos"/"test", {"a": 3, "b": 3, "c": 3})
     options = dict(dataset=f"folder:{tmp_path/'photos'}", data_dir=tmp_path/"data", out_dir=tmp_path/"runs")
     with pytest.raises(ValueError, match="training images of .*'c'"):
-        run_finetuning("ln1", steps=1, batch_size=8, **options)
+        run_finetuning(component="ln1", steps=1, batch_size=8, **options)

@@ -100,6 +100,6 @@ def test_study_on_slurm(cluster, tmp_path):
     assert dict(states.state.value_counts()) == {"done": 5, "failed": 1} and states.finished.sum() == 10
     rows = read_runs("finetune", "steps", out)
     assert not rows.duplicated(["run", "step"]).any() and rows.run.nunique() == 10
-    alone = combine_runs(run_cell("fc1", dataset="mini/snow", lrs="0.06,0.2", seeds="0,42,3407", steps=60, device="cpu", out_dir=tmp_path/"alone"), "steps")
+    alone = combine_runs(run_cell(component="fc1", dataset="mini/snow", lrs="0.06,0.2", seeds="0,42,3407", steps=60, device="cpu", out_dir=tmp_path/"alone"), "steps")
     both = [frame[frame.dataset == "mini/snow"].sort_values(["run", "step"], ignore_index=True) for frame in (rows, alone)]
     pd.testing.assert_frame_equal(*both, check_like=True) # as if nobody had been killed

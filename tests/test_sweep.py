@@ -103,7 +103,7 @@ def workers(out):
 def test_killed_at_random_moments(tmp_path):
     "kill -9 of Snakemake with all that it started, of Snakemake alone, or of one papermill, then again; whenever all is done, every row is there once, as if nothing had happened, and the study begins anew."
     path, out, chance = study(tmp_path, STUDY.replace("[ln1]", "[ln1, ln2, fc1]").replace("steps: 4", "steps: 30")), tmp_path/"runs", random.Random(int(os.environ.get("KILL_SEED", 0)))
-    alone = [run for component in ("ln1", "ln2", "fc1") for run in run_cell(component, dataset="mini/digits", lrs="0.1,0.3", seeds="0,1", steps=30, batch_size=8, device="cpu", out_dir=tmp_path/"alone")]
+    alone = [run for component in ("ln1", "ln2", "fc1") for run in run_cell(component=component, dataset="mini/digits", lrs="0.1,0.3", seeds="0,1", steps=30, batch_size=8, device="cpu", out_dir=tmp_path/"alone")]
     kills = 0
     while kills < int(os.environ.get("KILLS", 6)): # each of the three kinds twice
         subprocess.run(snakemake(path, "--unlock"), cwd=ROOT, capture_output=True, check=True)

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'FASHION_SHA256', 'PHOTO_SUFFIXES', 'FOREIGN_SUFFIXES', 'SYSTEM_FOLDERS', 'CORRUPTIONS', 'DOMAINS',
-           'VTAB_TASKS', 'TEXTS', 'ROLES', 'SPLIT_SEED', 'Split', 'Dataset', 'make_dataset', 'split_arrays',
-           'write_npz', 'download', 'perceptual_hash', 'near_copies', 'list_datasets', 'check_dataset', 'load_dataset',
-           'write_images', 'resize_boxes', 'random_boxes', 'preprocess', 'shuffled_batches', 'training_batches',
-           'Photos', 'load_folder', 'load_text', 'token_sequences', 'describe_datasets']
+           'VTAB_TASKS', 'TEXTS', 'ROLES', 'SPLIT_SEED', 'Split', 'Dataset', 'make_dataset', 'toy_dataset',
+           'check_classes', 'describe_classes', 'split_arrays', 'write_npz', 'download', 'perceptual_hash',
+           'near_copies', 'list_datasets', 'check_dataset', 'load_dataset', 'write_images', 'resize_boxes',
+           'random_boxes', 'preprocess', 'shuffled_batches', 'training_batches', 'Photos', 'load_folder', 'load_text',
+           'token_sequences', 'describe_datasets']
 
 # %% ../nbs/api/03_data.ipynb #975f6e28
 import csv, errno, gzip, hashlib, http.client, io, json, math, os, pickle, re, shutil, tarfile, tempfile, time
@@ -36,7 +37,7 @@ from tqdm import tqdm
 from .core import ASSETS, check_choice, check_flag, check_number, check_seed, checksum
 from .core import get_data_dir, manifest, replacing, say
 from .models import InputConfig
-from .protocols import MINI_TASKS
+from .config import MINI_TASKS
 
 # %% ../nbs/api/03_data.ipynb #c06981f6c
 class Split(NamedTuple):
@@ -101,6 +102,57 @@ def make_dataset(
         images, labels = f"{part}_images", f"{part}_labels"
         return Split(_images_of(images, arrays[images]), _labels_of(labels, arrays[labels]))
     return Dataset(name, names, *map(split_of, SPLITS), checksum(arrays))
+
+# %% ../nbs/api/03_data.ipynb #c78655594
+def toy_dataset(
+    n: int = 40, # images of a split
+    size: int = 28, # pixels of a side
+    seed: int = 0, # of the labels and the noise
+) -> Dataset: # classes dark, grey, light
+    "Noise of three brightnesses, which any model learns to tell apart: for examples."
+    generator = torch.Generator().manual_seed(check_seed(seed))
+    labels = torch.randint(0, 3, (3 * n,), generator=generator)
+    noise = torch.randint(0, 60, (3 * n, size, size), generator=generator)
+    images = (noise + 60 * labels[:, None, None]).to(torch.uint8)
+    parts = {split: slice(i * n, (i + 1) * n) for i, split in enumerate(SPLITS)}
+    arrays = {f"{split}_images": images[part].numpy() for split, part in parts.items()}
+    arrays |= {f"{split}_labels": labels[part].numpy() for split, part in parts.items()}
+    return make_dataset("toy", arrays, ("dark", "grey", "light"))
+
+# %% ../nbs/api/03_data.ipynb #c97fef990
+def _absent(data: Dataset, part: str) -> list[str]: # the classes that a split (train, val or test) has no image of
+    present = set(getattr(data, part).labels.unique().tolist())
+    return [name for label, name in enumerate(data.classes) if label not in present]
+
+def _listed(names: list[str]) -> str: # for a message
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(map(repr, names[:5])) + more
+
+def check_classes(
+    data: Dataset, # see `load_dataset`
+):
+    "Refuse data that can't be learnt: of a single class, or with a class that has no training images."
+    if len(data.train.labels.unique()) < 2:
+        held = "one" if len(data.train.labels) else "no training images"
+        raise ValueError(f"`data` must have training images of at least 2 classes; {data.name} has {held}")
+    absent = _absent(data, "train")
+    if absent and not data.name.startswith("vtab1k/"):
+        raise ValueError(f"`data` must have training images of each class; {data.name} has none of {_listed(absent)}; "
+                         "add some, or take the class out of all splits")
+
+def describe_classes(
+    data: Dataset, # see `load_dataset`
+) -> tuple[str, ...]: # a line for each split that lacks some
+    "Which classes a split has no images of, so that accuracies are not over all of them."
+    # as loading calls the data: without the seed of the usual division
+    lines, n, name = [], len(data.classes), data.name.removesuffix("@42")
+    for part, what in (("train", "training"), ("val", "validation"), ("test", "test")):
+        absent = _absent(data, part)
+        if not absent or not len(getattr(data, part).labels): continue
+        effect = f"{what} accuracy is over the other {n - len(absent)} of {n} classes"
+        if part == "train": effect = "they can't be learnt"
+        lines.append(f"{name} has no {what} images of {_listed(absent)}: {effect}")
+    return tuple(lines)
 
 # %% ../nbs/api/03_data.ipynb #c111bdf8e
 def split_arrays(

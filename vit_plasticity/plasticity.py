@@ -941,8 +941,8 @@ def _load_network(model: str, stream: bool, weights, img_size, options: dict) ->
         network = load_model(model, weights=weights, img_size=img_size, **options)
         return network, model_identity(model, network)
     if weights is None or any(value is not None for value in options.values() if value is not True): raise ValueError("`stream` must be False, or `weights` given and `norm_eps` and `normalization` left out")
-    network = stream_model(model, weights, img_size)
-    return network, {"model": model, "model_sha256": network.blocks.checksum()}
+    maps = stream_model(model, weights, img_size)
+    return maps, {"model": model, "model_sha256": maps.blocks.checksum()}
 
 # %% ../nbs/api/05_plasticity.ipynb #c83e6e1c3
 def _load_study(model, dataset, source, n_pairs, seed, data_dir, stream=False, weights=None, img_size=None, **options) -> tuple: # network, source and target images, number of pairs, and what stored runs say of them

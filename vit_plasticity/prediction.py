@@ -17,13 +17,13 @@ import torch
 from tqdm.auto import tqdm
 
 from .bounds import component_bounds
+from .config import RunConfig, protocol_settings, with_options
 from .causes import check_variants, judge, measure_criteria, run_variants
 from .core import COMPONENTS, check_choice, check_number, check_seed, find_out_dir, get_device, get_out_dir, parse_numbers, replacing, seeded
 from .data import Split, check_dataset, load_dataset, preprocess
 from .finetune import finetune
 from .models import FASHION_STATISTICS, VIT_MINI, build_vit, count_parameters, image_size, input_config, load_model, model_identity, read_metadata, save_model
 from .plasticity import run_plasticity
-from .protocols import protocol_settings
 from .results import Run, load_run, stored_run
 from .stats import choice_regret, compare_regrets, partial_rank_correlation, select_lr, task_regrets
 from .tables import Study, _plasticity, complete_cells, read_study, select_rows
@@ -58,7 +58,9 @@ def make_sibling(
         return path
     images, architecture, steps = load_dataset(data, data_dir), VIT_MINI | {"embed_dim": told["width"]}, told["steps"]
     with seeded(told["seed"]): vit = build_vit(architecture, len(images.classes), **FASHION_STATISTICS)
-    found = finetune(vit, images, component="all", optimizer="adamw", lr=2e-3, weight_decay=0.05, batch_size=128, steps=steps, warmup_steps=steps // 20, eval_every=max(steps // 10, 1), crop_scale=1.0, seed=told["seed"], device=device, checkpoint=path.with_suffix(".pt"))
+    found = finetune(vit, images, component="all", optimizer="adamw", lr=2e-3, weight_decay=0.05, batch_size=128,
+                     steps=steps, warmup_steps=steps // 20, eval_every=max(steps // 10, 1), crop_scale=1.0,
+                     seed=told["seed"], device=device, checkpoint=path.with_suffix(".pt"))
     with replacing(path) as file: save_model(vit, file, architecture, **FASHION_STATISTICS, data=data, data_sha256=images.sha256, seed=told["seed"], steps=steps, val_accuracy=found.summary.val_accuracy[0], test_accuracy=found.summary.test_accuracy[0])
     path.with_suffix(".pt").unlink(missing_ok=True)
     return path
@@ -120,7 +122,7 @@ def prediction_variants(
     "The finetuning runs of a study: accuracies of the part `models`, and a trial of each component of every task."
     variants = []
     for part, name, path, dataset in tasks:
-        one, settings = {"model": path, "dataset": dataset, "protocol": protocol, "optimizer": "sgd"}, protocol_settings(protocol, dataset, "sgd")
+        one, settings = {"model": path, "dataset": dataset, "optimizer": "sgd"}, protocol_settings(protocol, dataset, "sgd")
         grid = [{"lr": lr, "seed": seed} for lr in lrs or settings["lrs"][1:-1] for seed in seeds or settings["seeds"][:2]]
         for component in COMPONENTS:
             if part == "models": variants += [({"part": part, "kind": "accuracy", "model": name}, one | {"component": component, "steps": steps} | run) for run in grid]
@@ -149,37 +151,45 @@ def _plan(model: str, siblings: str | None, datasets: str, lrs, seeds, protocol:
     return models, own, names, None if lrs is None else parse_numbers("lrs", lrs), None if seeds is None else parse_numbers("seeds", seeds, integer=True)
 
 # %% ../nbs/api/15_prediction.ipynb #c20eb69ac
+@with_options(RunConfig)
 def run_prediction(
-    model: str = "vit_mini", # see `load_model`; vit_mini: the replication and siblings; else one or several joined by commas
-    datasets: str = "mini/digits,mini/gaussian_noise,mini/typefaces,mini/fluent", # of the part `models`, joined by commas
+    model: str = "vit_mini", # see `load_model`; vit_mini: the replication and siblings; else some joined by commas
+    datasets: str = "mini/digits,mini/gaussian_noise,mini/typefaces,mini/fluent", # of `models`, joined by commas
     source: str = "mini/fashion", # images like those of pretraining
     siblings: str | None = None, # see `parse_sibling`, joined by commas; None: SIBLINGS for vit_mini
-    lrs: str | float | list[float] | None = None, # peak rates; None: the protocol's without the lowest and the highest
+    lrs: str | float | list[float] | None = None, # peak rates; None: the protocol's inner ones
     seeds: str | int | list[int] | None = None, # None: the protocol's first two
     steps: int | None = None, # of the runs; None: the protocol's
     trial_steps: int = 20, # of the trials
     n_images: int = 128, # of each side, for the criteria
-    protocol: str = "mini", # see `protocol_settings`
     replication: str | Path | None = None, # see `read_accuracies`
     pretraining: str = "fashion_mnist", # of the siblings, see `load_dataset`
     processes: int = 2, # finetuning runs at the same time
-    device: str = "auto", # auto, cpu, cuda
-    data_dir: str | Path | None = None, # see `get_data_dir`
-    out_dir: str | Path | None = None, # see `get_out_dir`
-    **options, # other arguments of `run_finetuning`
+    config: RunConfig | None = None, # what the finetuning runs have in common
 ) -> pd.DataFrame: # see COLUMNS
-    "Accuracies and criteria of all tasks; siblings, criteria and runs are stored, so a study that is stopped goes on."
-    models, own, names, lrs, seeds = _plan(model, siblings, datasets, lrs, seeds, protocol)
-    for name, value in (("n_images", n_images), ("trial_steps", trial_steps), *([("steps", steps)] if steps is not None else [])): check_number(name, value, minimum=1, integer=True)
+    """Accuracies and criteria of all tasks; siblings, criteria and runs are stored, so a study that is stopped goes
+    on."""
+    models, own, names, lrs, seeds = _plan(model, siblings, datasets, lrs, seeds, config.protocol)
+    check_number("n_images", n_images, minimum=1, integer=True)
+    check_number("trial_steps", trial_steps, minimum=1, integer=True)
+    if steps is not None: check_number("steps", steps, minimum=1, integer=True)
     known, size = [read_accuracies(replication)] if own else [], image_size("vit_mini" if own else models[0])
-    check_dataset("source", source), check_variants(prediction_variants([("models", name, "vit_mini" if own else name, dataset) for name in models for dataset in names], lrs, seeds, protocol, steps, trial_steps), processes, device=device, data_dir=data_dir, out_dir=out_dir, **options)
-    for name, split in ((source, "test"), *((name, "train") for name in names)): _draw(getattr(load_dataset(name, data_dir, size, (split,)), split), n_images, 0) # are there so many?
-    paths = {name: str(make_sibling(name, get_out_dir(out_dir)/"prediction/models", pretraining, device, data_dir)) for name in models} if own else dict(zip(models, models))
-    tasks = [("replication", "vit_mini", "vit_mini", dataset) for accuracies in known for dataset in accuracies.dataset.unique()] + [("models", name, path, dataset) for name, path in paths.items() for dataset in names]
-    common = dict(device=device, data_dir=data_dir, out_dir=out_dir)
-    measured = [run_criteria(path, dataset, source, n_images, 0, protocol, **common) for _, _, path, dataset in tqdm(tasks, desc="criteria", unit="task")]
-    rows = run_variants(prediction_variants(tasks, lrs, seeds, protocol, steps, trial_steps), processes, **common, **options)
-    return pd.concat([*known, _tidy(tasks, rows, measured, out_dir)], ignore_index=True)
+    check_dataset("source", source)
+    how, place = (lrs, seeds, config.protocol, steps, trial_steps), (config.device, config.data_dir)
+    planned = [("models", name, "vit_mini" if own else name, dataset) for name in models for dataset in names]
+    check_variants(prediction_variants(planned, *how), config, processes)
+    # are there so many images?
+    for name, split in ((source, "test"), *((name, "train") for name in names)):
+        _draw(getattr(load_dataset(name, config.data_dir, size, (split,)), split), n_images, 0)
+    paths = dict(zip(models, models))
+    folder = get_out_dir(config.out_dir)/"prediction/models"
+    if own: paths = {name: str(make_sibling(name, folder, pretraining, *place)) for name in models}
+    tasks = [("replication", "vit_mini", "vit_mini", dataset) for rows in known for dataset in rows.dataset.unique()]
+    tasks += [("models", name, path, dataset) for name, path in paths.items() for dataset in names]
+    measured = [run_criteria(path, dataset, source, n_images, 0, config.protocol, *place, config.out_dir)
+                for _, _, path, dataset in tqdm(tasks, desc="criteria", unit="task")]
+    rows = run_variants(prediction_variants(tasks, *how), config, processes)
+    return pd.concat([*known, _tidy(tasks, rows, measured, config.out_dir)], ignore_index=True)
 
 # %% ../nbs/api/15_prediction.ipynb #ff3a15e8
 def sibling_study(

@@ -5,13 +5,17 @@
 # %% auto #0
 __all__ = ['FLOOR', 'ATTACKS', 'SMOOTHNESS_BOUNDS', 'jasmin_penalty', 'entropy_penalty', 'SpectralPenalty', 'Penalty',
            'parse_penalty', 'PixelModel', 'attack_images', 'robust_accuracy', 'masking_signs', 'smoothness_report',
-           'network_lipschitz', 'plan_robustness', 'run_robustness']
+           'network_lipschitz', 'RobustnessConfig', 'run_robustness']
 
 # %% ../nbs/api/07_robustness.ipynb #c03bad36f
-import contextlib, copy, functools, inspect, math, re
+import contextlib
+import copy
+import functools
+import math
+import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from types import SimpleNamespace
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -21,14 +25,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .bounds import attend, attention_heads, attention_probabilities, component_bounds, local_lipschitz, ordinal_statistics
-from .core import check_choice, check_flag, check_number, check_seed, get_device, get_out_dir, parse_components, parse_numbers, seeded
-from .data import Dataset, Split, check_dataset, load_dataset, preprocess
-from .finetune import NonFiniteLoss, _identity, _load_network, finetune, make_forward
+from .config import RunConfig, option, with_options
+from vit_plasticity.core import (
+    check_choice, check_number, check_seed, get_device, get_out_dir, parse_components, parse_numbers, seeded
+)
+from .data import Dataset, Split, check_dataset, preprocess
+from vit_plasticity.finetune import (
+    NonFiniteLoss, Training, check_classes, cross_entropy, finetune, load_data, load_network, make_forward,
+    prepare_network, run_identity, run_notes
+)
 from vit_plasticity.models import (
-    MATRICES, blocks, check_rows, component_inputs, family_of, forward_with_attention, image_size, input_config, layer_matrix
+    MATRICES, blocks, check_rows, component_inputs, family_of, forward_with_attention, input_config, layer_matrix
 )
 from .plasticity import measure_plasticity
-from .protocols import COMPLETED, DEFAULTS, complete_settings, plan_run, used
 from .results import Run, stored_run
 
 # %% ../nbs/api/07_robustness.ipynb #c1022b3df
@@ -107,19 +116,34 @@ def _named(name: str) -> Callable | None: # of attention, or a SpectralPenalty; 
     return functools.partial(jasmin_penalty, kind="g1_over_gk" if found[1] else "g1", k=int(found[1]) if found[1] else None, layers="max" if found[2] else "sum")
 
 class Penalty:
-    "A sum of named penalties, for `finetune`: called with a model and images it returns the logits and the sum. Its text names it, also in checkpoints, which keep its vectors."
+    """A sum of named penalties, as the `loss_fn` of `finetune`: beside the cross-entropy. Its text names it, also in
+    checkpoints, which keep its vectors."""
     def __init__(self, strengths: dict[str, float]): # name -> factor in the loss
         self.strengths, self.terms = strengths, {name: _named(name) for name in strengths}
         self.reads_rows = any(not isinstance(term, SpectralPenalty) for term in self.terms.values())
+
     def __str__(self) -> str: return "+".join(f"{name}:{strength!r}" for name, strength in self.strengths.items())
-    def __call__(self, model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+
+    def __call__(self, training: Training, images: Tensor, labels: Tensor) -> dict[str, Tensor]: # loss, penalty
+        if training.config.compile:
+            raise ValueError("`compile` must be False with a penalty, which runs the model itself; got True")
+        logits, penalty = self.measure(training.model, images)
+        return {"loss": F.cross_entropy(logits.float(), labels), "penalty": penalty}
+
+    def measure(self, model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]: # the logits, and the penalty
+        "A mean over the images."
         logits, attention = forward_with_attention(model, images) if self.reads_rows else (model(images), None)
+        def value(term: Callable) -> Tensor: return term(model if isinstance(term, SpectralPenalty) else attention)
         with torch.autocast(images.device.type, enabled=False):
-            return logits, sum(self.strengths[name] * term(model if isinstance(term, SpectralPenalty) else attention) for name, term in self.terms.items())
-    def state_dict(self) -> dict: return {name: dict(term.vectors) for name, term in self.terms.items() if isinstance(term, SpectralPenalty)}
-    def load_state_dict(self, state: dict):
+            return logits, sum(self.strengths[name] * value(term) for name, term in self.terms.items())
+
+    def state_dict(self) -> dict:
+        return {name: dict(term.vectors) for name, term in self.terms.items() if isinstance(term, SpectralPenalty)}
+
+    def load_state_dict(self, state: dict): # an empty one: it begins anew
         for name, term in self.terms.items():
-            if isinstance(term, SpectralPenalty): term.vectors = dict(state.get(name, {})) # none: it begins anew
+            if isinstance(term, SpectralPenalty): term.vectors = dict(state.get(name, {}))
+
     def check(self, model: nn.Module): # before anything is computed
         for name, term in self.terms.items():
             if isinstance(term, SpectralPenalty):
@@ -127,7 +151,8 @@ class Penalty:
                 continue
             check_rows(model)
             k, tokens = getattr(term, "keywords", {}).get("k"), sum(family_of(model).tokens(model))
-            if k is not None and k >= tokens: raise ValueError(f"`penalty` {name} must have k below the model's {tokens} tokens; got {k}")
+            if k is not None and k >= tokens:
+                raise ValueError(f"`penalty` {name} must have k below the model's {tokens} tokens; got {k}")
 
 # %% ../nbs/api/07_robustness.ipynb #c2560e0b5
 def parse_penalty(
@@ -340,103 +365,138 @@ def network_lipschitz(
     return pd.DataFrame([(i, one.value, one.converged) for i, one in enumerate(found)], columns=["image", "lipschitz", "converged"])
 
 # %% ../nbs/api/07_robustness.ipynb #c51d82c6f
-def plan_robustness(
-    **given, # arguments of `run_robustness`
-) -> SimpleNamespace: # the arguments, with settings (of the training), attacks and eps as lists, named (the penalty), evaluation
-    "Refuse what can't be run, before anything is loaded."
-    known = {name: parameter.default for name, parameter in inspect.signature(run_robustness).parameters.items() if name != "options"}
-    for name in given: check_choice("argument", name, dict.fromkeys((*known, *COMPLETED, "model", "dataset", "pretrained", "protocol", "img_size", "weights")))
-    o = SimpleNamespace(**(known | {name: value for name, value in given.items() if name in known}))
-    o.settings = DEFAULTS | {name: value for name, value in given.items() if name not in known} | {"component": o.component}
-    o.named, o.attacks = parse_penalty(o.penalty), [name.strip() for name in o.attacks.split(",")] if isinstance(o.attacks, str) else o.attacks
-    o.eps = [float(check_number("eps", level, minimum=0, maximum=255)) for level in parse_numbers("eps", o.eps)]
-    _check_attacks(o.attacks, [level / 255 for level in o.eps], o.n_images, 1)
-    for attack in o.attacks: check_choice("attacks", attack, ("fgsm", "pgd"))
-    if o.autoattack is not None: o.autoattack = float(check_number("autoattack", o.autoattack, above=0, maximum=255))
-    for name in ("steps_pgd", "budget", "n_smooth", "every"):
-        if (value := getattr(o, name)) is not None or name != "every": check_number(name, value, minimum=1, integer=True)
-    check_number("n_images", o.n_images, minimum=1, maximum=None if o.autoattack is None else 200, integer=True), check_flag("pretrained", o.settings["pretrained"])
-    check_dataset("dataset", o.settings["dataset"]), check_dataset("then", "mini/letters" if o.then is None else o.then)
-    plan_run(o.settings, 10**9), get_device(o.device), get_out_dir(o.out_dir)
-    try: parse_components(o.then_component)
-    except ValueError as error: raise ValueError(str(error).replace("`component`", "`then_component`")) from None
-    o.evaluation = {"attacks": list(o.attacks), "eps": o.eps, "attack_seed": check_seed(o.attack_seed, "attack_seed")} | {name: int(getattr(o, name)) for name in ("n_images", "steps_pgd", "budget", "n_smooth")}
-    return o
+@dataclass(frozen=True, kw_only=True)
+class RobustnessConfig(RunConfig):
+    "A training, with a penalty or without, and how what comes of it is judged."
+    penalty: str | None = option(None, "see robustness.parse_penalty")
+    attacks: str | list = option("fgsm,pgd", "joined by commas")
+    eps: str | float | int | list = option("2,4,8", "of the attacks, in 255ths, joined by commas")
+    autoattack: float | None = option(None, "in 255ths, of AutoAttack and of signs of masked gradients; None: neither")
+    n_images: int = option(200, "attacked")
+    steps_pgd: int = option(10, "of PGD")
+    budget: int = option(100, "steps of AutoAttack, and squares of the search for masked gradients")
+    n_smooth: int = option(2, "images whose local constants are measured")
+    every: int | None = option(None, "steps between two looks at the constants; None: each evaluation")
+    attack_seed: int = option(0, "of the attacked images and the attacks")
+    then: str | None = option(None, "a data set to finetune on afterwards")
+    then_component: str = option("mha", "what is finetuned there")
+
+    def complete(self) -> Self:
+        "Fill in what is None, and check it, before anything is loaded."
+        penalty, attacks = parse_penalty(self.penalty), self.attacks
+        if isinstance(attacks, str): attacks = [name.strip() for name in attacks.split(",")]
+        levels = parse_numbers("eps", self.eps)
+        eps = [float(check_number("eps", level, minimum=0, maximum=255)) for level in levels]
+        _check_attacks(attacks, [level / 255 for level in eps], self.n_images, 1)
+        for attack in attacks: check_choice("attacks", attack, ("fgsm", "pgd"))
+        strongest = self.autoattack
+        if strongest is not None: strongest = float(check_number("autoattack", strongest, above=0, maximum=255))
+        most = None if strongest is None else 200
+        check_number("n_images", self.n_images, minimum=1, maximum=most, integer=True)
+        for name in ("steps_pgd", "budget", "n_smooth"): check_number(name, getattr(self, name), minimum=1, integer=True)
+        if self.every is not None: check_number("every", self.every, minimum=1, integer=True)
+        check_seed(self.attack_seed, "attack_seed")
+        check_dataset("dataset", self.dataset)
+        if self.then is not None: check_dataset("then", self.then)
+        try: parse_components(self.then_component)
+        except ValueError as error:
+            raise ValueError(str(error).replace("`component`", "`then_component`")) from None
+        if self.source is not None:
+            raise ValueError(f"`source` must be None, as what is kept of it is not measured here; got {self.source!r}")
+        return replace(RunConfig.complete(self), penalty=penalty and str(penalty), attacks=list(attacks), eps=eps,
+                       autoattack=strongest)
+
+    def identity(self) -> dict[str, Any]: # name -> value
+        "What a completed configuration tells a stored run by, as far as it is known without model and data."
+        judged = {name: getattr(self, name) for name in ("attacks", "eps")}
+        counts = ("attack_seed", "n_images", "steps_pgd", "budget", "n_smooth")
+        judged |= {name: int(getattr(self, name)) for name in counts}
+        rare = {name: getattr(self, name) for name in ("penalty", "autoattack", "every")
+                if getattr(self, name) is not None}
+        if self.then is not None: rare["then_component"] = self.then_component
+        return RunConfig.identity(self) | judged | rare
 
 # %% ../nbs/api/07_robustness.ipynb #c528bd179
-def _load_two(settings: dict, then: str | None, data_dir) -> tuple: # data, the data set to follow or None, arguments of `finetune`, normalisation
-    size = image_size(settings["model"], settings["img_size"], settings["weights"])
-    names = [settings["dataset"], *([] if then is None else [then])]
-    complete = functools.partial(complete_settings, settings["protocol"], settings["dataset"], **{name: settings[name] for name in COMPLETED})
-    crops = complete(n_train=10**9)[0]["crop_scale"] is not None
-    data = [load_dataset(name, data_dir, size, crops=crops) for name in names]
-    return data[0], data[1] if then is not None else None, *complete(n_train=min(len(one.train.labels) for one in data))
-
-def _train_watched(network: nn.Module, data: Dataset, images: Tensor, training: dict, every: int | None, **options) -> dict[str, pd.DataFrame]: # the tables of `finetune`, and smoothness (with step)
-    looks, every = {}, every or training["eval_every"]
-    def look(step):
+# The tables of `finetune`, and smoothness (with step).
+def _train_watched(network: nn.Module, data: Dataset, images: Tensor, config: RobustnessConfig, **how) -> dict:
+    looks, every = {}, config.every or config.eval_every
+    def look(step: int):
         model = copy.deepcopy(network).cpu().eval()
         with torch.no_grad(): finite = model(images).isfinite().all()
-        if not finite: raise NonFiniteLoss(f"logits became infinite or nan by step {step}; a smaller `lr` may train", {})
+        if not finite:
+            raise NonFiniteLoss(f"logits became infinite or nan by step {step}; a smaller `lr` may train", {})
         looks[step] = smoothness_report(model, images).assign(step=step)
-    def on_step(now):
-        if now.step % every == 0 or now.step == training["steps"]: look(now.step)
+    def on_step(training: Training):
+        if training.step % every == 0 or training.step == config.steps: look(training.step)
     look(0)
-    tables = vars(finetune(network, data, **training, on_step=on_step, **options))
-    if (best := int(tables["summary"].best_step[0])) not in looks: look(best) # the model that is kept
+    loss_fn = parse_penalty(config.penalty) or cross_entropy
+    tables = vars(finetune(network, data, config, loss_fn=loss_fn, on_step=on_step, **how))
+    # the model that is kept
+    best = int(tables["summary"].best_step[0])
+    if best not in looks: look(best)
     return tables | {"smoothness": pd.concat([looks[step] for step in sorted(looks)], ignore_index=True)}
 
-def _attacked(network: nn.Module, split: Split, o: SimpleNamespace) -> dict[str, pd.DataFrame]: # o: see `plan_robustness`
-    tables = {"robust": robust_accuracy(network, split, o.attacks, [value / 255 for value in o.eps], o.n_images, o.steps_pgd, seed=o.attack_seed)}
-    if o.autoattack is None: return tables
-    strongest = robust_accuracy(network, split, ("autoattack",), (o.autoattack / 255,), o.n_images, budget=o.budget, seed=o.attack_seed).query("attack != 'clean'")
-    return {"robust": pd.concat([tables["robust"], strongest], ignore_index=True), "signs": masking_signs(network, split, o.autoattack / 255, min(o.n_images, 50), o.steps_pgd, o.budget, o.attack_seed)}
+def _attacked(network: nn.Module, split: Split, o: RobustnessConfig) -> dict[str, pd.DataFrame]:
+    eps = [value / 255 for value in o.eps]
+    table = robust_accuracy(network, split, o.attacks, eps, o.n_images, o.steps_pgd, seed=o.attack_seed)
+    if o.autoattack is None: return {"robust": table}
+    level = o.autoattack / 255
+    strongest = robust_accuracy(network, split, ("autoattack",), (level,), o.n_images, budget=o.budget,
+                                seed=o.attack_seed).query("attack != 'clean'")
+    signs = masking_signs(network, split, level, min(o.n_images, 50), o.steps_pgd, o.budget, o.attack_seed)
+    return {"robust": pd.concat([table, strongest], ignore_index=True), "signs": signs}
 
-def _plasticity(network: nn.Module, data: Dataset, following: Dataset, when: str) -> pd.DataFrame: # of test images, which no crops are cut from
+def _plasticity(network: nn.Module, data: Dataset, following: Dataset, when: str) -> pd.DataFrame:
+    # test images: no crops are cut from them
     n_pairs = min(64, len(data.test.labels), len(following.test.labels))
-    return measure_plasticity(copy.deepcopy(network).cpu().eval(), data.test, following.test, n_pairs, device="cpu", progress=False).assign(when=when)
+    model = copy.deepcopy(network).cpu().eval()
+    rates = measure_plasticity(model, data.test, following.test, n_pairs, device="cpu", progress=False)
+    return rates.assign(when=when)
 
-def _follow(network: nn.Module, following: Dataset, training: dict, **options) -> float: # test accuracy after finetuning a copy there
+def _follow(network: nn.Module, following: Dataset, config: RobustnessConfig, **how) -> float:
+    # test accuracy after finetuning a copy there
     model = copy.deepcopy(network)
-    with seeded(training["seed"]): family_of(model).new_head(model, len(following.classes))
-    return finetune(model, following, **training, **options).summary.test_accuracy[0]
+    with seeded(config.seed): family_of(model).new_head(model, len(following.classes))
+    there = replace(config, component=config.then_component)
+    return finetune(model, following, there, **how).summary.test_accuracy[0]
 
 # %% ../nbs/api/07_robustness.ipynb #c532563f5
+def _few_images(network: nn.Module, split: Split, n: int, seed: int) -> Tensor: # drawn by the seed, normalised
+    order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(seed))
+    return preprocess(split.images[order[:n]], input_config(network))
+
+@with_options(RobustnessConfig, component="all")
 def run_robustness(
-    penalty: str | None = None, # see `parse_penalty`
-    component: str = "all", # see `run_finetuning`, as in all that is not said here
-    attacks: str | list[str] = "fgsm,pgd", # joined by commas
-    eps: str | float | list[float] = "2,4,8", # in 255ths
-    autoattack: float | None = None, # in 255ths, of AutoAttack and of `masking_signs` (on at most 50 images); None: neither, which take minutes
-    n_images: int = 200, # attacked
-    steps_pgd: int = 10, # see `robust_accuracy`
-    budget: int = 100, # of AutoAttack, see `robust_accuracy`; and the squares of `masking_signs`
-    n_smooth: int = 2, # images whose local constants are measured
-    every: int | None = None, # steps between two looks at the constants; None: each evaluation
-    attack_seed: int = 0, # of the attacked images and the attacks
-    then: str | None = None, # a data set to finetune on afterwards
-    then_component: str = "mha", # what is finetuned there
-    device: str = "auto",
-    data_dir: str | Path | None = None,
-    out_dir: str | Path | None = None,
-    progress: bool = True,
-    **options, # other arguments of `run_finetuning`: model, dataset, pretrained, protocol, lr, steps, seed, ...
-) -> Run: # tables: those of `finetune` (with `then`, summary has then_accuracy), robust, network, smoothness (with step), with `autoattack` signs, with `then` plasticity (with when: before or after)
-    "Train with a penalty and measure robustness and smoothness; a run that is stored already is loaded, one that is stopped begins anew."
-    o = plan_robustness(**{name: value for name, value in locals().items() if name != "options"}, **options)
-    device, s, (data, following, training, normalization) = get_device(device), o.settings, _load_two(o.settings, then, data_dir)
-    for name, value in (("n_images", n_images), ("n_smooth", n_smooth)): check_number(name, value, minimum=1, maximum=len(data.test.labels), integer=True)
-    network = _load_network(s["model"], len(data.classes), s["pretrained"], s["seed"], normalization, s["weights"], s["img_size"], s["head_init"])
-    if o.named is not None: o.named.check(network)
-    told = used(penalty=o.named and str(o.named), autoattack=o.autoattack, every=every) | ({} if following is None else {"then": following.name, "then_sha256": following.sha256, "then_component": then_component})
-    parameters = _identity(s["model"], network, data, device, normalization) | training | {name: s[name] for name in ("pretrained", "protocol", "head_init", "img_size")} | o.evaluation | told
-    def compute():
-        images = preprocess(data.test.images[torch.randperm(len(data.test.labels), generator=torch.Generator().manual_seed(attack_seed))[:n_smooth]], input_config(network))
-        how, before = {"device": str(device), "progress": progress}, [] if following is None else [_plasticity(network, data, following, "before")]
-        tables = _train_watched(network, data, images, training, every, penalty=o.named, **how)
-        tables |= _attacked(network, data.test, o)
+    config: RobustnessConfig | None = None, # the training and what judges it
+    progress: bool = True, # show progress bars
+) -> Run: # tables: those of `finetune`, robust, network, smoothness (with step), and see below
+    """Train with a penalty and measure robustness and smoothness; a run that is stored already is loaded, one that is
+    stopped begins anew. With `then`, the summary has then_accuracy, and there is a table plasticity (with when: before
+    or after); with `autoattack`, a table signs."""
+    config, device, out_dir = config.complete(), get_device(config.device), get_out_dir(config.out_dir)
+    data = load_data(config)
+    following = None if config.then is None else load_data(replace(config, dataset=config.then))
+    for each in (data, *([] if following is None else [following])):
+        check_classes(each)
+        config.check(len(each.train.labels), each.name)
+    n_test = len(data.test.labels)
+    for name in ("n_images", "n_smooth"):
+        check_number(name, getattr(config, name), minimum=1, maximum=n_test, integer=True)
+    network = load_network(config, len(data.classes))
+    if config.penalty is not None: parse_penalty(config.penalty).check(network)
+    parameters = config.identity() | run_identity(config.model, network, data, device, config.normalization)
+    if following is not None: parameters |= {"then": following.name, "then_sha256": following.sha256}
+    def compute() -> dict[str, pd.DataFrame]:
+        model = prepare_network(network, config, data)
+        images = _few_images(model, data.test, config.n_smooth, config.attack_seed)
+        how = {"device": str(device), "progress": progress}
+        before = [] if following is None else [_plasticity(model, data, following, "before")]
+        tables = _train_watched(model, data, images, config, **how)
+        tables |= _attacked(model, data.test, config)
         if following is not None:
-            tables["plasticity"] = pd.concat([*before, _plasticity(network, data, following, "after")], ignore_index=True)
-            tables["summary"] = tables["summary"].assign(then_accuracy=_follow(network, following, training | {"component": then_component}, **how))
-        return tables | {"network": network_lipschitz(network.cpu(), data.test, n_smooth, seed=attack_seed)}
-    return stored_run("robustness", parameters, compute, out_dir, network.notes)
+            after = _plasticity(model, data, following, "after")
+            tables["plasticity"] = pd.concat([*before, after], ignore_index=True)
+            tables["summary"] = tables["summary"].assign(then_accuracy=_follow(model, following, config, **how))
+        local = network_lipschitz(model.cpu(), data.test, config.n_smooth, seed=config.attack_seed)
+        return tables | {"network": local}
+    return stored_run("robustness", parameters, compute, out_dir, run_notes(network, data))

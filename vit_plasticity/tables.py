@@ -24,7 +24,7 @@ from scipy.stats import binomtest
 from scipy.stats import t as student
 
 from .core import COMPONENTS, CONFIGURATIONS, check_choice, check_number, clone_root, replacing
-from .protocols import MINI_TASKS, protocol_settings
+from .config import MINI_TASKS, protocol_settings
 from .results import Run, combine_runs, load_runs
 from .stats import compare, contrast, effect_sizes, leave_out, lr_robustness, mean_over_seeds, mean_ranks, pooled_std, rank_agreement, relative_gain, select_lr, signed_rank
 from .sweep import Grid, find_runs, plain_name

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from ..protocols import NORMALIZATIONS
+from ..config import NORMALIZATIONS
 from ..core import ASSETS, check_choice, check_flag, check_number, checksum, manifest, replacing, say, seeded
 from .families import backbone_sha256, blocks, family_of, input_config
 from vit_plasticity.models.files import (

@@ -17,7 +17,7 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from ..core import COMPONENTS, check_flag, check_number, check_seed, parse_components, seeded
 from .families import blocks, parameter_places
-from ..protocols import check_subspace
+from ..config import check_subspace
 
 # %% ../../nbs/api/02_models/06_trainable.ipynb #c0373305e
 class Trainable(NamedTuple):
