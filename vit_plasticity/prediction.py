@@ -81,14 +81,22 @@ def run_criteria(
     device: str = "auto", # auto, cpu, cuda
     data_dir: str | Path | None = None, # see `get_data_dir`
     out_dir: str | Path | None = None, # see `get_out_dir`
+    img_size: int | None = None, # another image size, pixels
 ) -> Run: # table criteria: component, criterion, value
     "Measure every criterion of every component and store the values; what is stored already is loaded."
-    check_number("n_images", n_images, minimum=1, integer=True), check_dataset("dataset", dataset), check_dataset("source", source)
-    device, out_dir, seed, size, normalization = get_device(device), get_out_dir(out_dir), check_seed(seed), image_size(model), protocol_settings(protocol, dataset)["normalization"]
+    check_number("n_images", n_images, minimum=1, integer=True)
+    check_dataset("dataset", dataset)
+    check_dataset("source", source)
+    device, out_dir, seed, size = get_device(device), get_out_dir(out_dir), check_seed(seed), image_size(model, img_size)
+    normalization = protocol_settings(protocol, dataset)["normalization"]
     before, after = load_dataset(source, data_dir, size, ("test",)), load_dataset(dataset, data_dir, size, ("train",))
     (x, _), (y, labels) = _draw(before.test, n_images, seed), _draw(after.train, n_images, seed)
-    network = load_model(model, num_classes=len(after.classes), seed=seed, normalization=normalization)
-    parameters = model_identity(model, network) | {"dataset": after.name, "data_sha256": after.sha256, "source": before.name, "source_sha256": before.sha256, "n_images": int(n_images), "seed": seed, "normalization": normalization or "own", "device": device.type}
+    network = load_model(model, num_classes=len(after.classes), seed=seed, normalization=normalization,
+                         img_size=img_size)
+    parameters = model_identity(model, network) | {
+        "dataset": after.name, "data_sha256": after.sha256, "source": before.name, "source_sha256": before.sha256,
+        "n_images": int(n_images), "seed": seed, "normalization": normalization or "own", "device": device.type}
+    if img_size is not None: parameters["img_size"] = int(img_size)
     def measure(): return {"criteria": measure_criteria(network.to(device), *(preprocess(images, input_config(network), device) for images in (x, y)), labels.to(device), seed)}
     return stored_run("criteria", parameters, measure, out_dir, network.notes)
 
