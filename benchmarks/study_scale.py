@@ -55,9 +55,9 @@ def write(out: Path, runs: int) -> Path:
 def measure(what: str, path: str):
     "In a process of its own: seconds, and the largest memory."
     start = time.perf_counter()
-    from vit_plasticity import sweep, tables
+    from vit_plasticity import commands, sweep, tables
     imports = time.perf_counter() - start
-    if what == "status": sweep.main(["status", path])
+    if what == "status": commands.main(["status", path])
     else:
         study = tables.collect_study(sweep.read_grid(path))
         accuracies = tables.accuracy_table(study)
@@ -72,7 +72,7 @@ if __name__ == "__main__":
         runs = 84 if options.smoke else options.runs
         with tempfile.TemporaryDirectory() as folder:
             path = write(Path(folder), runs)
-            rows = [json.loads(subprocess.run([sys.executable, __file__, "measure", what, str(path)], capture_output=True, text=True, check=True).stdout.splitlines()[-1]) for what in ("status", "tables")]
+            rows = [json.loads(subprocess.run([sys.executable, __file__, "measure", what, str(path)], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1]) for what in ("status", "tables")]
         table = pd.DataFrame(rows).assign(runs=runs)
         write_rows(table, options)
         print(table.to_string(index=False))
