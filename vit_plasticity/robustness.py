@@ -365,7 +365,7 @@ def network_lipschitz(
     return pd.DataFrame([(i, one.value, one.converged) for i, one in enumerate(found)], columns=["image", "lipschitz", "converged"])
 
 # %% ../nbs/api/07_robustness.ipynb #c51d82c6f
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RobustnessConfig(RunConfig):
     "A training, with a penalty or without, and how what comes of it is judged."
     penalty: str | None = option(None, "see robustness.parse_penalty")
