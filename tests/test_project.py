@@ -142,7 +142,7 @@ def test_imports_are_declared():
     "Every package that the library imports is a requirement."
     names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
     declared = {re.split("[=<>]", requirement)[0] for requirement in REQUIREMENTS}
-    lazily = {"resvg_py", "transformers", "peft", "art"} # to rebuild the emoji, a development requirement; GPT-2, LoRA and attacks, extras
+    lazily = {"resvg_py", "transformers", "peft", "art", "onnx"} # to rebuild the emoji, a development requirement; GPT-2, LoRA, attacks and a wheel's graph, extras
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
@@ -167,6 +167,9 @@ def test_data_readme_names_every_file():
     for name, entry in (shipped["data"] | shipped["weights"]).items():
         for fact in (name, entry["file"], entry["licence"], entry["sha256"]): assert fact in text, f"{name}: {fact}"
         assert f"`{entry['file']}`" in licences
+    for name, entry in shipped["wheels"].items():
+        facts = [entry[key] for key in ("licence", "origin", "wheel", "wheel_sha256", "sha256")]
+        for fact in (name, f"{entry['package']}=={entry['version']}", f"{entry['bytes']:,}", *facts): assert fact in text, f"{name}: {fact}"
     for name, entry in shipped["published"].items():
         for fact in (name, entry["licence"], entry["origin"], *(fact for file in entry["files"] for fact in (file["path"], file["url"], file["digest"], f"{file['bytes']:,}"))): assert fact in text, f"{name}: {fact}"
 

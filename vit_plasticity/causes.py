@@ -9,7 +9,7 @@ __all__ = ['TRANSFORMS', 'TOLD', 'SHOWN', 'ARMS', 'EQUAL', 'FAMILIES', 'INNER', 
            'edge', 'search_rates', 'run_families', 'family_effects', 'part_costs', 'budget_parts', 'run_budgets',
            'budget_curve', 'budget_rule', 'equal_parts', 'load_study']
 
-# %% ../nbs/api/13_causes.ipynb #c03774bbb
+# %% ../nbs/api/13_causes.ipynb #f905d1f5
 import copy, inspect, json, math, time
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,7 +29,8 @@ from .core import COMPONENTS, check_choice, check_flag, check_number, check_seed
 from .data import Split, check_dataset, load_dataset
 from .finetune import finetune, memory_report, run_each
 from vit_plasticity.models import (
-    balance_attention, blocks, component_parameters, family_of, image_size, load_model, permute_hidden, rescale_layernorm, set_trainable
+    balance_attention, blocks, component_parameters, family_of, fold_layerscale, has_layerscale, image_size, load_model, permute_hidden,
+    rescale_layernorm, set_trainable
 )
 from .plasticity import measure_plasticity, rates_of_change
 from .results import Run, combine_runs
@@ -108,12 +109,13 @@ def measure_criteria(
     table = pd.concat([*rows, gradient_criteria(model, y, labels, seed=seed)], ignore_index=True)
     return table.assign(component=pd.Categorical(table.component, COMPONENTS))[["component", "criterion", "value"]].sort_values(["criterion", "component"], ignore_index=True)
 
-# %% ../nbs/api/13_causes.ipynb #c13491a13
+# %% ../nbs/api/13_causes.ipynb #a56c6127
 TRANSFORMS = { # name -> what it does to a model, with factor c
     "ln1": lambda model, c: rescale_layernorm(model, c, "ln1"), # LN1 times c, queries, keys and values read it divided by c
     "ln2": lambda model, c: rescale_layernorm(model, c, "ln2"), # LN2 times c, FC1 reads it divided by c
     "qk": lambda model, c: balance_attention(model, c, "qk"), # queries times c, keys divided by c
     "vo": lambda model, c: balance_attention(model, c, "vo"), # values times c, output projection divided by c
+    "ls": lambda model, c: fold_layerscale(model, c), # output projection and FC2 times c, LayerScale after them divided by c
     "hidden": lambda model, c: permute_hidden(model, int(c))} # hidden units of the MLP in an order drawn with seed c: no power to scale with
 
 def invariance_table(
@@ -124,12 +126,13 @@ def invariance_table(
     factor: float = 2.0, # c, above 1; c and c squared are tried
     tolerance: float = 1e-6, # of an exponent
 ) -> pd.DataFrame: # transform, component, criterion, exponent (0: invariant, k: scales as c^k, nan: neither)
-    "How each criterion changes when the same function is written with other weights."
+    "How each criterion changes when the same function is written with other weights; `ls` if the model has LayerScale."
     check_number("factor", factor, above=1)
     if x.dtype != torch.float64 or y.dtype != torch.float64 or any(p.dtype != torch.float64 for p in model.parameters()): raise ValueError("`model`, `x` and `y` must be in float64, so that rounding is told apart from change; call .double()")
     def logs(changed): return np.log(measure_criteria(changed, x, y, labels).set_index(["component", "criterion"]).value)
     plain, tables = logs(model), []
     for name, transform in TRANSFORMS.items():
+        if name == "ls" and not has_layerscale(model): continue
         once, twice = (logs(transform(copy.deepcopy(model), c)) for c in (factor, factor**2))
         first, second = (once - plain) / math.log(factor), (twice - once) / math.log(factor)
         exponent = first.where((first - second).abs() < tolerance)

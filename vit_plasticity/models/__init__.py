@@ -8,10 +8,11 @@ __all__ = ['AttentionWeights', 'MATRICES', 'attention_weights', 'check_rows', 'f
            'embed', 'family_of', 'input_config', 'model_maps', 'parameter_places', 'reads_text', 'register_family',
            'read_metadata', 'save_model', 'FASHION_STATISTICS', 'VIT_MINI', 'build_vit', 'image_size', 'keep_model',
            'load_model', 'model_identity', 'model_kind', 'LAYER_NORMS', 'Attention', 'BlockMaps', 'InputConfig',
-           'JointLinear', 'ModelMaps', 'is_hooked', 'balance_attention', 'permute_hidden', 'rescale_layernorm',
-           'StreamedBlocks', 'stream_model', 'Trainable', 'component_parameters', 'param_groups', 'set_trainable']
+           'JointLinear', 'ModelMaps', 'is_hooked', 'balance_attention', 'fetch_weights', 'fold_layerscale',
+           'has_layerscale', 'permute_hidden', 'rescale_layernorm', 'StreamedBlocks', 'stream_model', 'Trainable',
+           'component_parameters', 'param_groups', 'set_trainable']
 
-# %% ../../nbs/api/02_models/12_all.ipynb #cc3ce1e16
+# %% ../../nbs/api/02_models/12_all.ipynb #4faf1645
 from vit_plasticity.models.attention import (
     AttentionWeights, MATRICES, attention_weights, check_rows, forward_with_attention, layer_matrix, readers
 )
@@ -24,15 +25,18 @@ from vit_plasticity.models.loading import (
     FASHION_STATISTICS, VIT_MINI, build_vit, image_size, keep_model, load_model, model_identity, model_kind
 )
 from .maps import LAYER_NORMS, Attention, BlockMaps, InputConfig, JointLinear, ModelMaps, is_hooked
-from .reparametrize import balance_attention, permute_hidden, rescale_layernorm
+from vit_plasticity.models.reparametrize import (
+    balance_attention, fold_layerscale, has_layerscale, permute_hidden, rescale_layernorm
+)
 from .streaming import StreamedBlocks, stream_model
 from .trainable import Trainable, component_parameters, param_groups, set_trainable
+from .wheels import fetch_weights
 
-# %% ../../nbs/api/02_models/12_all.ipynb #c215a2c03
+# %% ../../nbs/api/02_models/12_all.ipynb #1e1e5290
 _all_ = ["AttentionWeights", "MATRICES", "attention_weights", "check_rows", "forward_with_attention", "layer_matrix",
          "readers", "FAMILIES", "Family", "Place", "Tokens", "backbone_sha256", "blocks", "component_inputs",
          "count_parameters", "embed", "family_of", "input_config", "model_maps", "parameter_places", "reads_text",
          "register_family", "read_metadata", "save_model", "FASHION_STATISTICS", "VIT_MINI", "build_vit", "image_size", "keep_model",
          "load_model", "model_identity", "model_kind", "LAYER_NORMS", "Attention", "BlockMaps", "InputConfig", "JointLinear", "ModelMaps",
-         "is_hooked", "balance_attention", "permute_hidden", "rescale_layernorm", "StreamedBlocks", "stream_model",
+         "is_hooked", "balance_attention", "fetch_weights", "fold_layerscale", "has_layerscale", "permute_hidden", "rescale_layernorm", "StreamedBlocks", "stream_model",
          "Trainable", "component_parameters", "param_groups", "set_trainable"]

