@@ -5,7 +5,7 @@ PIP_FLAGS ?=
 LAB_FLAGS ?=
 BIN := .venv/bin
 
-.PHONY: demo test test-long lab docs hooks readme clean
+.PHONY: demo test test-long lab docs hooks readme real clean
 
 demo: .venv/installed
 	$(BIN)/python scripts/demo.py
@@ -35,7 +35,14 @@ readme: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; give it by PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) -e ".[dev]"
+	@$(MAKE) --no-print-directory real || echo "Some packages of the real tasks are not there: make real installs them. All else works."
 	touch $@
+
+# What the real tasks are built from, besides the extra `real`: the photographs of deepforest, whose dependencies aren't
+# wanted, and the fonts and drawings of data/sources, for which npm is needed.
+real:
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) --no-deps deepforest==2.1.0
+	npm ci --prefix data/sources --ignore-scripts --no-audit --no-fund --loglevel=error
 
 clean:
 	rm -rf .venv _site build dist *.egg-info

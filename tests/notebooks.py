@@ -22,6 +22,7 @@ SMALL = {
         "repeated": "mini/noto", "more_seeds": "1", "steps": 2, "processes": 1},
     "pretrain_mini": {"steps": 2, "more_steps": 2, "batch_size": 8, "device": "cpu"},
     "build_mini": {},
+    "real_tasks": {"model": "vit_mini", "tasks": "mini/noto,mini/digits", "sizes": None, "n_train": 100, "n_val": 50},
 }
 
 

@@ -6,11 +6,11 @@
 __all__ = ['SPLITS', 'FASHION_SHA256', 'PHOTO_SUFFIXES', 'FOREIGN_SUFFIXES', 'SYSTEM_FOLDERS', 'CORRUPTIONS', 'DOMAINS',
            'VTAB_TASKS', 'TEXTS', 'ROLES', 'SPLIT_SEED', 'Split', 'Dataset', 'make_dataset', 'toy_dataset',
            'check_classes', 'describe_classes', 'split_arrays', 'write_npz', 'download', 'perceptual_hash',
-           'near_copies', 'list_datasets', 'check_dataset', 'load_dataset', 'write_images', 'resize_boxes',
-           'random_boxes', 'preprocess', 'shuffled_batches', 'training_batches', 'Photos', 'load_folder', 'load_text',
-           'token_sequences', 'describe_datasets']
+           'near_copies', 'list_datasets', 'check_dataset', 'load_real_arrays', 'load_dataset', 'write_images',
+           'resize_boxes', 'random_boxes', 'preprocess', 'shuffled_batches', 'training_batches', 'Photos',
+           'load_folder', 'load_text', 'token_sequences', 'describe_datasets']
 
-# %% ../nbs/api/03_data.ipynb #975f6e28
+# %% ../nbs/api/03_data.ipynb #07f106c4
 import csv, errno, gzip, hashlib, http.client, io, json, math, os, pickle, re, shutil, tarfile, tempfile, time
 import unicodedata, urllib.request, warnings, zipfile, zlib
 from collections import Counter
@@ -38,6 +38,7 @@ from .core import ASSETS, check_choice, check_flag, check_number, check_seed, ch
 from .core import get_data_dir, manifest, replacing, say
 from .models import InputConfig
 from .config import MINI_TASKS
+from .real import REAL_TASKS, build_real
 
 # %% ../nbs/api/03_data.ipynb #c06981f6c
 class Split(NamedTuple):
@@ -192,9 +193,9 @@ def _few(labels: np.ndarray, per_class: int, seed: int) -> np.ndarray: # the sam
     order = np.random.RandomState(seed).permutation(len(labels))
     return np.sort(np.concatenate([order[labels[order] == label][:per_class] for label in np.unique(labels)]))
 
-# %% ../nbs/api/03_data.ipynb #c16288a25
-def _read_npz(path: Path, sha256: str) -> dict: # the arrays of a file, checked
-    remedy = f"get the file again, or rebuild it with nbs/build_mini.ipynb (SHA-256 of its arrays: {sha256})"
+# %% ../nbs/api/03_data.ipynb #d1ff18e2
+def _read_npz(path: Path, sha256: str, remedy: str | None = None) -> dict: # the arrays of a file, checked
+    remedy = remedy or f"get the file again, or rebuild it with nbs/build_mini.ipynb (SHA-256 of its arrays: {sha256})"
     if not path.is_file(): raise ValueError(f"`dataset`: the file {path.name} is missing; {remedy}")
     try:
         with np.load(path, allow_pickle=False) as file: arrays = dict(file)
@@ -1355,7 +1356,7 @@ def _read_own(path: str) -> _Found:
     try: return _read_folder(root)
     except OSError as error: raise ValueError(f"`dataset`: {str(error.filename)!r} can't be read ({error.strerror}): change its permissions or move it") from None
 
-# %% ../nbs/api/03_data.ipynb #c559d0486
+# %% ../nbs/api/03_data.ipynb #e926e7ad
 _LOW = {"cifar10": 100, "cifar10c": 100, "cifar100": 10, "pets": 27, "domainnet": 10} # images a class of the low-data variants
 _READERS = {"cifar10": _read_cifar10, "cifar100": _read_cifar100, "cifar10c": _read_cifar10c, "domainnet": _read_domainnet, "flowers102": _read_flowers102, "pets": _read_pets, "imagenet": _read_imagenet, "vtab1k": _read_vtab1k}
 SPLIT_SEED = 42 # of the paper's division
@@ -1368,9 +1369,9 @@ def list_datasets() -> list[str]:
     "The names that `load_dataset` takes, besides folder:<path>."
     names = _plain_names()
     variants = [f"{name}/low" for name in (*MINI_TASKS, *(name for name in names if name.split("/")[0] in _LOW))] + [f"domainnet/{domain}/official" for domain in DOMAINS] + [f"vtab1k/{task}/final" for task in VTAB_TASKS]
-    return [*manifest("data"), "fashion_mnist", *names, *variants]
+    return [*manifest("data"), *REAL_TASKS, "fashion_mnist", *names, *variants]
 
-# %% ../nbs/api/03_data.ipynb #c56e0fea4
+# %% ../nbs/api/03_data.ipynb #d4d45fcd
 def check_dataset(
     name: str, # the argument's name, for the message
     value: str, # what was given
@@ -1379,7 +1380,8 @@ def check_dataset(
     if isinstance(value, str) and value.startswith("folder:"): return value
     if value in TEXTS: raise ValueError(f"`{name}` must be a set of images; {value} is text, see `load_text`")
     base, at, seed = str(value).partition("@")
-    check_choice(name, base if isinstance(value, str) else value, list_datasets(), "one of mini/digits, cifar10, cifar100, cifar10c/<corruption>/<1 to 5>, domainnet/<domain>, flowers102, pets, imagenet, vtab1k/<task>, other names of "
+    if base.startswith("real/"): check_choice(name, base, REAL_TASKS)
+    check_choice(name, base if isinstance(value, str) else value, list_datasets(), "one of mini/digits, real/solar, cifar10, cifar100, cifar10c/<corruption>/<1 to 5>, domainnet/<domain>, flowers102, pets, imagenet, vtab1k/<task>, other names of "
                  "data.list_datasets(), or folder:<path>")
     if at and (not seed.isdecimal() or len(seed) > 10 or int(seed) > 2**32 - 1): raise ValueError(f"`{name}`: after @ there must be a seed, a whole number from 0 to 4294967295; got {value!r}")
     if at and not _divided(base): raise ValueError(f"`{name}` must be {base}, without a seed: its division is published; got {value!r}")
@@ -1480,7 +1482,40 @@ def _load_shipped(name: str) -> Dataset:
         arrays = {f"{split}_{what}": array for split, pair in parts.items() for what, array in zip(("images", "labels"), pair)}
     return make_dataset(name, arrays, entry["classes"])
 
-# %% ../nbs/api/03_data.ipynb #c592910bc
+# %% ../nbs/api/03_data.ipynb #b5ad0f01
+def _sources(data_dir: Path) -> Path: # fonts and drawings that npm installed: here, or in the clone
+    return next((folder for folder in (data_dir/"sources", get_data_dir()/"sources") if (folder/"node_modules").is_dir()),
+                data_dir/"sources")
+
+def _build_real_file(name: str, path: Path, sha256: str, data_dir: Path): # whole or not at all
+    _check_space(path.parent, 300_000_000, name)
+    say(f"building {name} (once)")
+    arrays = build_real(name, _sources(data_dir))
+    if (found := checksum(arrays)) != sha256:
+        raise ValueError(f"`dataset`: {name} was built with SHA-256 {found}, not {sha256}: another Pillow, resvg-py, "
+                         "font or drawing than the known ones; install the pinned versions (data/README.md)")
+    write_npz(path, **arrays)
+
+def load_real_arrays(
+    name: str, # one of `real.REAL_TASKS`
+    data_dir: str | Path | None = None, # see `load_dataset`
+) -> dict: # {split}_images, {split}_labels, {split}_groups: which images show the same thing
+    "The arrays of a real task, built once and checked."
+    check_choice("dataset", name, REAL_TASKS)
+    data_dir, sha256 = get_data_dir(data_dir), manifest("real")[name]["sha256"]
+    path = data_dir/f"{name}.npz"
+    if not path.exists():
+        with _lock(path):
+            for left in path.parent.glob(f".{path.name}.[0-9]*"): # by a process that was killed
+                left.unlink()
+            if not path.exists():
+                _build_real_file(name, path, sha256, data_dir)
+    return _read_npz(path, sha256, "delete it: it is built anew when it is asked for")
+
+def _load_real(name: str, data_dir: Path) -> Dataset:
+    return make_dataset(name, load_real_arrays(name, data_dir), REAL_TASKS[name].classes)
+
+# %% ../nbs/api/03_data.ipynb #599af9d9
 def load_dataset(
     name: str, # one of `list_datasets()`, perhaps with @<seed>, or folder:<path> of one's own
     data_dir: str | Path | None = None, # where downloaded and decoded data are kept; default: see `get_data_dir`
@@ -1497,6 +1532,7 @@ def load_dataset(
     if not splits or not set(splits) <= set(SPLITS): raise ValueError(f"`splits` must name some of {', '.join(SPLITS)}; got {splits!r}")
     data_dir = get_data_dir(data_dir)
     if name.startswith("mini/"): return _load_shipped(name)
+    if name.startswith("real/"): return _load_real(name, data_dir)
     if name == "fashion_mnist": return make_dataset(name, *_fashion_mnist(data_dir))
     try: return (_load_own if name.startswith("folder:") else _load_published)(name, int(size), data_dir, tuple(split for split in SPLITS if split in splits), crops, progress)
     except OSError as error: raise ValueError(f"`data_dir`: {str(error.filename or data_dir)!r} can't be read or written ({error.strerror}); change its permissions, or give another `data_dir`") from error
