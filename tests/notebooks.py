@@ -22,7 +22,8 @@ SMALL = {
         "repeated": "mini/noto", "more_seeds": "1", "steps": 2, "processes": 1},
     "pretrain_mini": {"steps": 2, "more_steps": 2, "batch_size": 8, "device": "cpu"},
     "build_mini": {},
-    "real_tasks": {"model": "vit_mini", "tasks": "mini/noto,mini/digits", "sizes": None, "n_train": 100, "n_val": 50},
+    "real_tasks": {"model": "vit_mini", "tasks": "mini/noto,mini/digits", "img_size": None, "larger_size": None,
+                   "n_train": 100, "n_val": 50},
 }
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from vit_plasticity import data, mini, real
@@ -274,3 +275,18 @@ def test_readme_tells_each_task():
         for fact in (recipe.family, recipe.label, counts, entry["licence"], entry["origin"], entry["sha256"]): assert fact in line
     for package, needed in (PACKAGES | SOURCES).items():
         assert (f"`{package}` | {needed} |" if not package.startswith("@") else needed) in text
+
+
+def test_committed_probes():
+    "Rows of the notebook: all tasks are gauged, none shows solar cells, and the verdicts follow from the numbers."
+    root = real.Path(__file__).parent.parent
+    rows = pd.read_csv(root/"outputs/real_tasks/probes.csv")
+    assert set(rows[rows.img_size == 70].dataset) == set(REAL_TASKS) and rows.n_val.min() >= 400
+    counts = (rows.pretrained >= rows.chance + .10) & (rows.pretrained <= .95) & (rows.pretrained - rows.random >= .05)
+    assert (rows.counts == counts).all() and np.allclose(rows.gain, rows.pretrained - rows.random, atol=1e-3)
+    kinds = {REAL_TASKS[name].family for name in rows[rows.counts & (rows.img_size == 70)].dataset}
+    assert rows.counts.sum() >= 7 and len(kinds - {"solar cells"}) >= 6
+    told = pd.read_csv(root/"outputs/real_tasks/tasks.csv").set_index("dataset")
+    assert [tuple(told.loc[name, [*SPLITS]]) for name in SIZES] == list(SIZES.values())
+    source = (root/"nbs/real_tasks.ipynb").read_text()
+    assert 'if name != \\"real/solar\\"' in source
