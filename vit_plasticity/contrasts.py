@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from .core import COMPONENTS, check_choice, check_number, check_seed
+from .core import COMPONENTS, check_choice, check_number, check_seed, replacing
 from .data import load_dataset, preprocess
 from .models import component_parameters, image_size, input_config, load_model
 from .plasticity import rates_of_change, token_statistics
@@ -81,10 +81,8 @@ def save_cells(
             stay = known[name][~known[name].run.isin(table.run)]
             table = pd.concat([stay, table], ignore_index=True) if len(stay) else table
         order = ["run", "step"] if name == "evaluations" else ["run"]
-        file = folder/f"{name}.parquet"
-        temporary = file.with_suffix(".new")
-        table.sort_values(order, ignore_index=True).to_parquet(temporary, compression="zstd")
-        temporary.replace(file)
+        with replacing(folder/f"{name}.parquet") as whole:
+            table.sort_values(order, ignore_index=True).to_parquet(whole, compression="zstd")
 
 def read_cells(
     folder: str | Path, # see `save_cells`

@@ -200,6 +200,9 @@ def manifest(
     return json.loads((ASSETS/"manifest.json").read_text(encoding="utf-8"))[kind]
 
 # %% ../nbs/api/00_core.ipynb #c31799bc4
+_UMASK = os.umask(0)
+os.umask(_UMASK)
+
 @contextmanager
 def replacing(
     path: Path, # the file to write
@@ -208,6 +211,8 @@ def replacing(
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary
+        # as the user's other files: some libraries write files that no one else may read
+        temporary.chmod(0o666 & ~_UMASK)
         os.replace(temporary, path)
     finally: temporary.unlink(missing_ok=True)
 
