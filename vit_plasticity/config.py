@@ -260,6 +260,14 @@ def _check_numbers(o: FinetuneConfig):
     if o.micro_batch not in (None, "auto"):
         check_number("micro_batch", o.micro_batch, minimum=1, maximum=o.batch_size, integer=True)
 
+def _check_layers(layers):
+    if layers is None: return
+    # after `parse_layers`, numbers are ints
+    whole = isinstance(layers, list) and all(isinstance(layer, int) and layer >= 0 for layer in layers)
+    if not whole or not layers or len(set(layers)) < len(layers):
+        raise ValueError("`layers` must be None or blocks from 0, each once, such as '0-3,11' or [0, 1]; "
+                         f"got {layers!r}")
+
 def _checked(o: FinetuneConfig) -> FinetuneConfig: # a completed one, its numbers as plain floats and ints
     kind, _ = check_subspace(o.subspace, o.component)
     if kind in ("rows", "columns", "entries") and (o.optimizer == "muon" or o.weight_decay):
@@ -270,8 +278,7 @@ def _checked(o: FinetuneConfig) -> FinetuneConfig: # a completed one, its number
     check_flag("final_norm", o.final_norm)
     check_flag("compile", o.compile)
     _check_numbers(o)
-    if o.layers is not None and not (isinstance(o.layers, (list, tuple)) and o.layers):
-        raise ValueError(f"`layers` must be None or blocks, from 0; got {o.layers!r}")
+    _check_layers(o.layers)
     floats = ("lr", "head_lr", "clip_norm", "weight_decay")
     wholes = ("steps", "warmup_steps", "batch_size", "eval_every", "seed", "micro_batch")
     plain = {name: kind(getattr(o, name)) for names, kind in ((floats, float), (wholes, int)) for name in names
@@ -324,7 +331,7 @@ def combinations(
     lists: dict, # options of `RunConfig`, each a value or several
 ) -> list[RunConfig]:
     "Every combination of the listed values."
-    names = {option.name for option in fields(RunConfig)}
+    names = [option.name for option in fields(RunConfig)]
     for name in lists: check_choice("argument", name, names)
     def several(value) -> list:
         return list(value) if hasattr(value, "__iter__") and not isinstance(value, str) else [value]

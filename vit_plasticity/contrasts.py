@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['TABLES', 'CHOOSERS', 'collect_cells', 'save_cells', 'read_cells', 'component_criteria', 'measured_criteria',
-           'named_components', 'task_leads', 'mean_lead', 'sign_test', 'judge_lead']
+           'named_components', 'image_groups', 'task_leads', 'mean_lead', 'sign_test', 'judge_lead']
 
-# %% ../nbs/api/19_contrasts.ipynb #cb5828eb
+# %% ../nbs/api/19_contrasts.ipynb #a0a81895
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .core import COMPONENTS, check_choice, check_number, check_seed, replacing
-from .data import load_dataset, preprocess
+from .data import load_dataset, load_real_arrays, preprocess
 from .models import component_parameters, image_size, input_config, load_model
 from .plasticity import rates_of_change, token_statistics
 from .results import Run, combine_runs, unpack_correct
@@ -148,7 +148,7 @@ def named_components(
     table = criteria.groupby(["dataset", "criterion"], sort=False)[["configuration", "value"]].apply(largest).unstack()
     return table.reindex(index=criteria.dataset.unique(), columns=[name for name in CHOOSERS if name in table])
 
-# %% ../nbs/api/19_contrasts.ipynb #cec4323d
+# %% ../nbs/api/19_contrasts.ipynb #f3a99ee0
 def _right(runs: pd.DataFrame, tests: pd.DataFrame, component: str, dataset: str) -> dict[int, np.ndarray]:
     own = runs[(runs.component == component) & (runs.dataset == dataset)]
     found = tests.set_index("run").loc[own.run].reset_index()
@@ -175,6 +175,17 @@ def _image_variance(values: np.ndarray, groups: np.ndarray | None) -> tuple[floa
     sums = np.bincount(number, values - values.mean())
     n = len(sums)
     return (sums**2).sum() / len(values) ** 2 * n / (n - 1), n - 1
+
+def image_groups(
+    datasets: list[str], # real tasks, see `list_datasets`
+    data_dir: str | Path | None = None, # see `get_data_dir`
+) -> pd.DataFrame: # dataset, image, group
+    "What each test image shows: a cell, a concept, a pair of characters, a typeface, a region."
+    tables = []
+    for dataset in datasets:
+        groups = load_real_arrays(dataset, data_dir)["test_groups"]
+        tables.append(pd.DataFrame({"dataset": dataset, "image": range(len(groups)), "group": groups}))
+    return pd.concat(tables, ignore_index=True)
 
 def _groups_of(groups: pd.DataFrame | None, dataset: str, n_images: int) -> np.ndarray | None:
     if groups is None: return None
