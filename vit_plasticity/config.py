@@ -13,6 +13,7 @@ import inspect
 import itertools
 import json
 import math
+import numbers
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
@@ -260,6 +261,14 @@ def _check_numbers(o: FinetuneConfig):
     if o.micro_batch not in (None, "auto"):
         check_number("micro_batch", o.micro_batch, minimum=1, maximum=o.batch_size, integer=True)
 
+def _plain(option: Field, value): # of the kind that the option declares: 1 and 1.0 are one number
+    kinds = set(inspect.formatannotation(option.type).replace("None", "NoneType").split(" | "))
+    if "float" in kinds and isinstance(value, numbers.Real) and not isinstance(value, bool): return float(value)
+    if "int" in kinds and isinstance(value, numbers.Integral) and not isinstance(value, bool): return int(value)
+    if type(value).__name__ not in kinds:
+        raise ValueError(f"`{option.name}` must be {' or '.join(sorted(kinds))}; got {value!r}")
+    return value
+
 def _check_layers(layers):
     if layers is None: return
     # after `parse_layers`, numbers are ints
@@ -279,11 +288,7 @@ def _checked(o: FinetuneConfig) -> FinetuneConfig: # a completed one, its number
     check_flag("compile", o.compile)
     _check_numbers(o)
     _check_layers(o.layers)
-    floats = ("lr", "head_lr", "clip_norm", "weight_decay")
-    wholes = ("steps", "warmup_steps", "batch_size", "eval_every", "seed", "micro_batch")
-    plain = {name: kind(getattr(o, name)) for names, kind in ((floats, float), (wholes, int)) for name in names
-             if getattr(o, name) not in (None, "auto")}
-    return replace(o, **plain)
+    return replace(o, **{option.name: _plain(option, getattr(o, option.name)) for option in fields(FinetuneConfig)})
 
 # %% ../nbs/api/01_config.ipynb #c0d51b30b
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -391,10 +396,12 @@ def option_lines(
     config: type[FinetuneConfig], # the class
     first: tuple[str, ...] = (), # names that come before the others
     leave_out: tuple[str, ...] = (), # names
+    defaults: Mapping[str, Any] | None = None, # of options, where they are not the class's
 ) -> list[str]: # e.g. `lr: "float or None" = None # peak learning rate`
     "A line an option, as a notebook's parameters cell declares it."
     def line(option: Field) -> str:
-        default = json.dumps(option.default) if isinstance(option.default, str) else repr(option.default)
+        value = (defaults or {}).get(option.name, option.default)
+        default = json.dumps(value) if isinstance(value, str) else repr(value)
         return f"{option.name}: {_type_name(option)} = {default} # {option.metadata['meaning']}"
     options = {option.name: line(option) for option in fields(config) if option.name not in leave_out}
     return [options[name] for name in first] + [text for name, text in options.items() if name not in first]
@@ -431,7 +438,7 @@ def with_options(
         wrapped.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *(
             inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, annotation=option.type,
                               default=defaults.get(option.name, option.default)) for option in options)])
-        meanings = "\n".join(f"    {line}" for line in option_lines(config))
+        meanings = "\n".join(f"    {line}" for line in option_lines(config, defaults=defaults))
         text = inspect.cleandoc(function.__doc__)
         wrapped.__doc__ = f"{text}\n\nOptions, by name or as a `{config.__name__}`:\n\n{meanings}"
         return wrapped

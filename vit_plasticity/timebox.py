@@ -115,20 +115,23 @@ def run_study(
                 if how in ("done", "stopped", "diverged"): setattr(told, how, getattr(told, how) + 1)
                 else: told.failed.append(how)
                 if how == "done": judging = max(judging if told.done > 1 else 0.0, 1.2 * beside + 2)
-                told.left = len([one for one in _waiting(grid) if one not in ended]) + told.stopped
+                told.left = _left(grid)
                 say(f"{told}" + ("" if how in ("done", "stopped") else f": {how}"))
     except BaseException:
         pool.shutdown(cancel_futures=True)
         raise
     pool.shutdown()
     _run_others(grid, deadline, told, say)
-    told.left = len([one for one in _waiting(grid) if one not in ended]) + told.stopped + len(_other_jobs(grid))
+    told.left = _left(grid)
     say(f"{told}")
     return told
 
 # %% ../nbs/api/17_timebox.ipynb #c805ba771
 def _other_jobs(grid: Grid) -> list[Job]: # that are no finetuning, and not done
     return [job for job in grid.jobs if job.runs is None and not grid.file(job, ".done").exists()]
+
+def _left(grid: Grid) -> int: # runs and jobs that another call would begin or go on with
+    return len(_waiting(grid)) + len(_other_jobs(grid))
 
 def _run_others(grid: Grid, deadline: float, told: Slice, say: Callable[[str], None]):
     seconds = 60 * grid.guesses.get("minutes_per_job", math.inf)
@@ -137,4 +140,5 @@ def _run_others(grid: Grid, deadline: float, told: Slice, say: Callable[[str], N
         error = _execute(job, grid)
         if error is None: told.done += 1
         else: told.failed.append(f"{job.notebook} {job.name}: {error}")
+        told.left = _left(grid)
         say(f"{told}: {job.notebook} {job.name}" + ("" if error is None else f": {error}"))

@@ -48,9 +48,9 @@ class Family:
     def n_classes(self, model: nn.Module) -> int:
         "How many classes the head tells apart; 0 without a head."
         return 0
-    def n_heads(self, model: nn.Module) -> int:
-        "Heads of attention in the first block."
-        return self.maps(model).blocks[0].holder("mha").num_heads
+    def n_heads(self, model: nn.Module) -> int | None:
+        "Heads of attention in the first block; None where it does not say."
+        return getattr(self.maps(model).blocks[0].holder("mha"), "num_heads", None)
     def new_head(self, model: nn.Module, n_classes: int):
         "Give the model a new classifier, with the library's own random initialisation."
         raise self.lacks("new_head")

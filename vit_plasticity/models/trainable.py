@@ -17,6 +17,7 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from ..core import COMPONENTS, check_flag, check_number, check_seed, parse_components, seeded
 from .families import blocks, parameter_places
+from .maps import Attention
 from ..config import check_subspace
 
 # %% ../../nbs/api/02_models/06_trainable.ipynb #c0373305e
@@ -129,7 +130,8 @@ def _add_lora(model: nn.Module, matrices: dict[str, nn.Linear], rank: int, seed:
 
 # %% ../../nbs/api/02_models/06_trainable.ipynb #cc4816f94
 def _matrices(model: nn.Module, chosen: Collection[str], first: bool) -> dict[str, nn.Linear]: # `first`: that read a component's input
-    attentions = [block.mha for block in blocks(model)]
+    # a plain module's projection is not known: all its matrices count as reading the input
+    attentions = [block.mha for block in blocks(model) if isinstance(block.mha, Attention)]
     outside = {id(p) for attention in attentions for p in attention.module.parameters(recurse=False)}
     if any(id(model.get_parameter(name)) in outside for name in chosen):
         raise ValueError("`subspace` must be neither scale nor lora for a model whose attention adds biases outside its matrices; "
