@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Parameters that are several things joined by commas: numbers, with one that a person may give alone, or words.
 NUMBERS = {"layers": 5, "seeds": 7, "more_seeds": 7, "lrs": 0.1, "rates": 0.1, "factors": 0.5, "sizes": 28, "eps": 4}
 WORDS = {"components", "datasets", "sets", "tasks", "searched", "repeated", "model", "siblings", "penalties", "attacks"}
-WORDS |= {"formats", "studies", "grid"}
+WORDS |= {"formats", "studies", "grid", "enlarged"}
 
 
 def parameters_cell(path):

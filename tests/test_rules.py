@@ -25,6 +25,9 @@ RULES = {
     "prediction": (
         "e2a10bc1d6d8ad58c4f7fd0a83f8e5d80e1123c0", "2026-11-30T14:13:35+00:00",
         "b037b0ac739fd9354b35f1287a0e3191880256ec41b774e6778dc5627ead7fc6"),
+    "real": (
+        "5e0c574795f99ea172313a75a1f40783bfa9662a", "2026-12-01T13:35:58+00:00",
+        "cedb0fb928f8e2dd5b0b5a16e28742d2610e99dd9d77ee87a86df3b91390a49e"),
     "rescaling": (
         "72c487234ad237c31f08d370f3db4f812bedc0be", "2026-11-30T11:56:15+00:00",
         "6a93e9270e49abd62e66a54c92771029c1a698a8babad780f9b7d557d6b56244"),
@@ -37,6 +40,7 @@ STUDIES = {
     "matched_budget": ("budgets",),
     "mechanism": ("mechanism", "smoothness"),
     "prediction": ("prediction",),
+    "real": ("real",),
     "rescaling": ("rescaling", "families"),
     "robustness": ("smoothing", "courses"),
 }
@@ -48,7 +52,8 @@ def texts(notebook):
 
 
 def study(name):
-    return pd.read_parquet(ROOT/f"outputs/{name}/vit_mini/rows.parquet")
+    file = "runs" if name == "real" else "vit_mini/rows"
+    return pd.read_parquet(ROOT/f"outputs/{name}/{file}.parquet")
 
 
 def fixed(text):

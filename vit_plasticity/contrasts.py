@@ -21,13 +21,14 @@ from .plasticity import rates_of_change, token_statistics
 from .results import Run, combine_runs, unpack_correct
 from .sweep import Grid, find_runs
 
-# %% ../nbs/api/19_contrasts.ipynb #4d2d66b7
+# %% ../nbs/api/19_contrasts.ipynb #a38193f3
 TABLES = ("runs", "evaluations", "tests")
 
 def _row(job, config, run: Run) -> dict: # how a run was planned, and how it ended
     is_search = job.all.get("search_seed") is not None and config.seed == job.all["search_seed"]
     return {"run": run.folder.name, "role": "search" if is_search else "judged",
-            "diverged": run.info["status"] != "finished"}
+            "diverged": run.info["status"] != "finished", "started": run.info["started"],
+            "commit": run.info["commit"]}
 
 def _forces(steps: pd.DataFrame, clip_norm: float | None) -> dict: # of clipping and of the parts, means over the steps
     total = steps.grad_norm.where(steps.grad_norm > 0)
@@ -51,12 +52,12 @@ def collect_cells(
     steps."""
     found = [(job, config, stored[0]) for job, config, stored in find_runs(grid, configurations=True)
              if stored and (stored[0].info["status"] == "finished" or _is_diverged(stored[0]))]
-    rows = pd.DataFrame([_row(*one) for one in found], columns=["run", "role", "diverged"])
     whole = [run for *_, run in found if run.info["status"] == "finished"]
     if not whole: raise ValueError(f"{grid.path} has no finished run in {grid.out_dir}; run it first")
+    rows = pd.DataFrame([_row(*one) for one in found])
     forces = pd.DataFrame([{"run": run.folder.name} | _forces(run.table("steps"), run.info["parameters"]["clip_norm"])
                            for run in whole])
-    summaries = combine_runs(whole, "summary").drop(columns=["experiment"], errors="ignore")
+    summaries = combine_runs(whole, "summary").drop(columns=["experiment", "started", "commit"], errors="ignore")
     lost = pd.DataFrame([{"run": run.folder.name} | run.info["parameters"] for *_, run in found if _is_diverged(run)])
     runs = rows.merge(pd.concat([summaries, lost], ignore_index=True), on="run").merge(forces, on="run", how="left")
     evaluations = combine_runs(whole, "evaluations")
@@ -148,7 +149,7 @@ def named_components(
     table = criteria.groupby(["dataset", "criterion"], sort=False)[["configuration", "value"]].apply(largest).unstack()
     return table.reindex(index=criteria.dataset.unique(), columns=[name for name in CHOOSERS if name in table])
 
-# %% ../nbs/api/19_contrasts.ipynb #f3a99ee0
+# %% ../nbs/api/19_contrasts.ipynb #f2d67797
 def _right(runs: pd.DataFrame, tests: pd.DataFrame, component: str, dataset: str) -> dict[int, np.ndarray]:
     own = runs[(runs.component == component) & (runs.dataset == dataset)]
     found = tests.set_index("run").loc[own.run].reset_index()
@@ -176,6 +177,7 @@ def _image_variance(values: np.ndarray, groups: np.ndarray | None) -> tuple[floa
     n = len(sums)
     return (sums**2).sum() / len(values) ** 2 * n / (n - 1), n - 1
 
+# %% ../nbs/api/19_contrasts.ipynb #93faec98
 def image_groups(
     datasets: list[str], # real tasks, see `list_datasets`
     data_dir: str | Path | None = None, # see `get_data_dir`
@@ -195,6 +197,7 @@ def _groups_of(groups: pd.DataFrame | None, dataset: str, n_images: int) -> np.n
                          f"it has {len(own)}")
     return own
 
+# %% ../nbs/api/19_contrasts.ipynb #43c76e81
 def task_leads(
     runs: pd.DataFrame, # judged runs of one training, see `collect_cells`
     tests: pd.DataFrame, # see `collect_cells`
